@@ -1,7 +1,7 @@
 //! `FieldsV1`: the encoding of a set of paths in `metadata.managedFields`.
 
 use crate::path::Element;
-use crate::set::Set;
+use crate::set::{Node, Set};
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -84,13 +84,10 @@ impl<'de> Visitor<'de> for Level {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Self::Value, A::Error> {
-        let mut below = Below {
-            set: Set::default(),
-            member: false,
-        };
+        let (mut nodes, mut member) = (Vec::new(), false);
         while let Some(key) = fields.next_key_seed(Text)? {
             if key == "." {
-                below.member = true;
+                member = true;
                 fields.next_value::<IgnoredAny>()?;
                 continue;
             }
@@ -100,13 +97,19 @@ impl<'de> Visitor<'de> for Level {
                 None => drop(fields.next_value::<IgnoredAny>()?),
                 Some(element) => {
                     let inner = fields.next_value_seed(Level)?;
-                    below.set.push(element, inner.member, inner.set);
+                    nodes.push(Node {
+                        element,
+                        member: inner.member,
+                        children: inner.set,
+                    });
                 }
             }
         }
+        // A client's keys come in any order, by which the nodes are not put in place one by one.
+        let set = Set::from_unsorted(nodes);
         // `{}` alone is a member. The `.` is there only where longer paths follow.
-        below.member |= below.set.is_empty();
-        Ok(below)
+        member |= set.is_empty();
+        Ok(Below { set, member })
     }
 }
 

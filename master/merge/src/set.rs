@@ -32,6 +32,38 @@ impl<'a> Set<'a> {
         set
     }
 
+    /// A set of nodes in any order: those of one element become one, empty ones are left out. It
+    /// costs a walk over nodes that are in order, and otherwise a sort, whatever the order is.
+    pub fn from_unsorted(mut nodes: Vec<Node<'a>>) -> Self {
+        nodes.retain(|node| node.member || !node.children.is_empty());
+        if nodes.is_sorted_by(|one, next| one.element < next.element) {
+            return Self { nodes };
+        }
+        // Stable: of equal elements in several spellings the first stays, as with `push`.
+        nodes.sort_by(|one, other| one.element.cmp(&other.element));
+        let mut merged: Vec<Node<'a>> = Vec::with_capacity(nodes.len());
+        let mut nodes = nodes.into_iter().peekable();
+        while let Some(mut node) = nodes.next() {
+            let mut several = false;
+            while let Some(same) = nodes.next_if(|next| next.element == node.element) {
+                several = true;
+                node.member |= same.member;
+                node.children.nodes.extend(same.children.nodes);
+            }
+            if several {
+                node.children = Self::from_unsorted(std::mem::take(&mut node.children.nodes));
+            }
+            merged.push(node);
+        }
+        Self { nodes: merged }
+    }
+
+    /// The paths in any of the sets, all at once: a union with one after the other would walk over
+    /// the nodes of the first sets again and again.
+    pub fn union_all(sets: impl IntoIterator<Item = Self>) -> Self {
+        Self::from_unsorted(sets.into_iter().flat_map(|set| set.nodes).collect())
+    }
+
     /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
@@ -42,7 +74,8 @@ impl<'a> Set<'a> {
         &self.nodes
     }
 
-    /// Adds a node unless it is empty. Cheap if nodes are added in order.
+    /// Adds a node unless it is empty. Only for nodes that are added in order: each other one moves
+    /// all that follow it ([`Set::from_unsorted`]).
     pub fn push(&mut self, element: Element<'a>, member: bool, children: Self) {
         if !member && children.is_empty() {
             return;
@@ -289,14 +322,133 @@ fn is_whole(place: SchemaPosition<'_>) -> bool {
     }
 }
 
-/// Advances in sorted nodes to an element and returns its node, if present.
+/// Advances in sorted nodes to an element and returns its node, if present. It goes in growing
+/// steps, so that a few elements are found among many nodes without a look at each: the fields of
+/// thousands of managers are compared with the same changes.
 fn seek<'s, 'a>(rest: &mut &'s [Node<'a>], element: &Element<'_>) -> Option<&'s Node<'a>> {
-    while let Some((first, more)) = rest.split_first() {
-        match first.element.cmp(element) {
-            Ordering::Less => *rest = more,
-            Ordering::Equal => return Some(first),
-            Ordering::Greater => return None,
+    let nodes = *rest;
+    let is_before = |node: &Node<'a>| node.element.cmp(element) == Ordering::Less;
+    // All nodes before `from` are before the element.
+    let (mut from, mut step) = (0_usize, 1_usize);
+    while nodes.get(from + step - 1).is_some_and(is_before) {
+        from += step;
+        step *= 2;
+    }
+    let end = nodes.len().min(from + step - 1);
+    let found = from + nodes[from..end].partition_point(is_before);
+    let left = &nodes[found..];
+    *rest = left;
+    left.first()
+        .filter(|node| node.element.cmp(element) == Ordering::Equal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::Simple;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+    use std::borrow::Cow;
+    use std::collections::BTreeSet;
+
+    fn value(value: Value) -> Element<'static> {
+        Element::Value(Simple(Cow::Owned(value)))
+    }
+
+    /// Few elements, so that many are equal; `1` and `1.0` are one.
+    fn element() -> impl Strategy<Value = Element<'static>> {
+        let field = "[a-c]".prop_map(|name| Element::Field(name.into()));
+        let number = prop::sample::select(vec![json!(1), json!(1.0), json!(2), json!("1")]);
+        prop_oneof![
+            field,
+            (0..3_i64).prop_map(Element::Index),
+            number.prop_map(value)
+        ]
+    }
+
+    /// A set that grew node by node.
+    fn grown(nodes: Vec<Node<'static>>) -> Set<'static> {
+        let mut set = Set::default();
+        for node in nodes {
+            set.push(node.element, node.member, node.children);
+        }
+        set
+    }
+
+    fn nodes(depth: u32) -> BoxedStrategy<Vec<Node<'static>>> {
+        let children = match depth.checked_sub(1) {
+            Some(below) => nodes(below).prop_map(grown).boxed(),
+            None => Just(Set::default()).boxed(),
+        };
+        let node = (element(), prop::bool::ANY, children);
+        let node = node.prop_map(|(element, member, children)| Node {
+            element,
+            member,
+            children,
+        });
+        prop::collection::vec(node, 0..6).boxed()
+    }
+
+    fn indexes<'a>(all: impl IntoIterator<Item = &'a i64>) -> Set<'static> {
+        let nodes = all.into_iter().map(|index| Node {
+            element: Element::Index(*index),
+            member: true,
+            children: Set::default(),
+        });
+        Set::from_unsorted(nodes.collect())
+    }
+
+    proptest! {
+        #[test]
+        fn nodes_in_any_order_make_the_set_that_grows_of_them(all in nodes(2)) {
+            prop_assert_eq!(Set::from_unsorted(all.clone()), grown(all));
+        }
+
+        #[test]
+        fn sets_are_united_at_once_as_one_after_the_other(
+            sets in prop::collection::vec(nodes(2).prop_map(grown), 0..5),
+        ) {
+            let one_by_one = sets.clone().into_iter().fold(Set::default(), Set::union);
+            prop_assert_eq!(Set::union_all(sets), one_by_one);
+        }
+
+        #[test]
+        fn common_elements_are_found_wherever_they_are(
+            ones in prop::collection::btree_set(0..80_i64, 0..40),
+            others in prop::collection::btree_set(0..80_i64, 0..40),
+        ) {
+            let (one, other) = (indexes(&ones), indexes(&others));
+            prop_assert_eq!(one.intersection(&other), indexes(ones.intersection(&others)));
+            prop_assert_eq!(one.difference(&other), indexes(ones.difference(&others)));
         }
     }
-    None
+
+    /// Each `v:` of a client's sorted map comes behind all `i:`, and belongs before them: to put
+    /// one after the other in place would move some 10^10 nodes.
+    #[test]
+    fn a_client_orders_fields_as_it_likes_at_no_cost() {
+        const EACH: usize = 110_000;
+        let keys: BTreeSet<String> = (0..EACH)
+            .flat_map(|number| [format!("i:{number}"), format!("v:{number}")])
+            .collect();
+        let fields: Vec<String> = keys.iter().map(|key| format!("\"{key}\":{{}}")).collect();
+        let text = format!("{{{}}}", fields.join(","));
+        assert!(text.len() < 3 << 20, "it fits a body");
+        let set = crate::fields::decode(&text).unwrap();
+        assert_eq!(set.nodes().len(), 2 * EACH);
+        assert!(
+            set.nodes()
+                .is_sorted_by(|one, next| one.element < next.element)
+        );
+        assert_eq!(set.nodes()[0].element, value(json!(0)));
+        // Spellings of one element, of which the first has many fields.
+        let many: Vec<String> = (0..EACH)
+            .map(|number| format!("\"i:{number}\":{{}}"))
+            .collect();
+        let spellings = vec![r#""v:1.0":{"f:a":{}}"#; 50_000].join(",");
+        let text = format!("{{\"v:1\":{{{}}},{spellings}}}", many.join(","));
+        let set = crate::fields::decode(&text).unwrap();
+        assert_eq!(set.nodes().len(), 1);
+        assert_eq!(set.nodes()[0].children.nodes().len(), EACH + 1);
+    }
 }
