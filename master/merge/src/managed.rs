@@ -2,11 +2,13 @@
 
 use crate::fields;
 use crate::set::Set;
+use master_schema::error::shown;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 /// Entries of one object that are decoded; a longer list is refused, as it costs time on every
 /// write.
@@ -27,6 +29,37 @@ pub struct Manager<'a> {
     pub time: Option<Cow<'a, str>>,
     /// Its fields.
     pub set: Set<'a>,
+}
+
+/// What tells a manager from others.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Identity<'a> {
+    name: Cow<'a, str>,
+    applies: bool,
+    subresource: Cow<'a, str>,
+    /// Empty for `Apply`.
+    version: Cow<'a, str>,
+}
+
+impl<'a> Manager<'a> {
+    /// What tells this manager from others: equal where [`Manager::is`] says so.
+    pub(crate) fn identity(&self) -> Identity<'a> {
+        self.identity_in(self.api_version.clone())
+    }
+
+    /// The identity of the same manager in another version.
+    pub(crate) fn identity_in(&self, version: Cow<'a, str>) -> Identity<'a> {
+        Identity {
+            name: self.name.clone(),
+            applies: self.applies,
+            subresource: self.subresource.clone(),
+            version: if self.applies {
+                Cow::Borrowed("")
+            } else {
+                version
+            },
+        }
+    }
 }
 
 impl Manager<'_> {
@@ -60,14 +93,14 @@ impl Manager<'_> {
         let through = if self.subresource.is_empty() {
             String::new()
         } else {
-            format!(" with subresource {:?}", self.subresource)
+            format!(" with subresource {:?}", shown(&self.subresource))
         };
         let version = if self.applies {
             String::new()
         } else {
-            format!(" using {}", self.api_version)
+            format!(" using {}", shown(&self.api_version))
         };
-        format!("{:?}{through}{version}", self.name)
+        format!("{:?}{through}{version}", shown(&self.name))
     }
 }
 
@@ -171,12 +204,17 @@ impl<'a> Managers<'a> {
     /// Collects entries, with one for each manager.
     fn collect(entries: impl Iterator<Item = Result<Manager<'a>, String>>) -> Result<Self, String> {
         let mut managers = Self::default();
+        let mut known: BTreeMap<Identity<'a>, usize> = BTreeMap::new();
         for entry in entries {
             let entry = entry?;
-            match managers.find(&entry) {
+            let identity = entry.identity();
+            match known.get(&identity).copied() {
                 // Of two entries of one manager the last counts.
                 Some(index) => managers.0[index] = entry,
-                None if managers.0.len() < MAX_MANAGERS => managers.0.push(entry),
+                None if managers.0.len() < MAX_MANAGERS => {
+                    known.insert(identity, managers.0.len());
+                    managers.0.push(entry);
+                }
                 None => return Err(format!("more than {MAX_MANAGERS} managers")),
             }
         }
@@ -186,6 +224,17 @@ impl<'a> Managers<'a> {
     /// The index of a manager's entry.
     pub fn find(&self, manager: &Manager<'_>) -> Option<usize> {
         self.0.iter().position(|known| known.is(manager))
+    }
+
+    /// The list without times, sorted: of two lists that differ only in their times these are
+    /// equal.
+    #[must_use]
+    pub fn without_times(mut self) -> Self {
+        for manager in &mut self.0 {
+            manager.time = None;
+        }
+        self.0.sort_by(Manager::order);
+        self
     }
 
     /// Removes managers that own nothing.

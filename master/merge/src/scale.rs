@@ -5,6 +5,7 @@ use crate::managed::{Manager, Managers};
 use crate::path::Element;
 use crate::set::Set;
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 /// The version of Scale.
 pub const SCALE: &str = "autoscaling/v1";
@@ -51,7 +52,8 @@ pub fn from_scale(
     api_version: &str,
     replicas: impl Fn(&str) -> Option<Vec<String>>,
 ) -> Result<Option<String>, String> {
-    let mut owners = Managers::decode(scale.unwrap_or("[]"))?;
+    let owners = Managers::decode(scale.unwrap_or("[]"))?.0.into_iter();
+    let mut owners: BTreeMap<_, _> = owners.map(|owner| (owner.identity(), owner)).collect();
     let mut all = Managers::default();
     for mut manager in Managers::decode(list.unwrap_or("[]"))?.0 {
         // A version that is not served any more has no path to the replicas; its entry goes, as by
@@ -60,15 +62,11 @@ pub fn from_scale(
             continue;
         };
         if manager.set.has(&steps) {
-            let seen = Manager {
-                api_version: Cow::Borrowed(SCALE),
-                ..manager.clone()
-            };
+            let seen = manager.identity_in(Cow::Borrowed(SCALE));
             // A manager that is still among the owners of the scale keeps the replicas; from any
             // other the write took them.
-            match owners.find(&seen) {
-                Some(index) => drop(owners.0.remove(index)),
-                None => manager.set = manager.set.difference(&path(&steps)),
+            if owners.remove(&seen).is_none() {
+                manager.set = manager.set.difference(&path(&steps));
             }
         }
         all.0.push(manager);
@@ -76,7 +74,7 @@ pub fn from_scale(
     let Some(steps) = replicas(api_version) else {
         return Ok(all.encode());
     };
-    for owner in owners.0 {
+    for owner in owners.into_values() {
         if owner.set.has(&REPLICAS) {
             let manager = Manager {
                 api_version: Cow::Borrowed(api_version),

@@ -307,6 +307,15 @@ fn changes_in_version<'c>(
     known[index].changes.as_ref()
 }
 
+/// The oldest `Update` entries of a version, which become one.
+struct Bucket<'a> {
+    version: String,
+    /// The entry into which the others are merged.
+    index: usize,
+    /// The fields of the others.
+    sets: Vec<Set<'a>>,
+}
+
 /// Merges the oldest `Update` entries of each version if there are too many: controllers with
 /// changing names would otherwise let the list grow without limit.
 fn merge_oldest(managers: &mut Managers<'_>) {
@@ -329,39 +338,50 @@ fn merge_oldest(managers: &mut Managers<'_>) {
     // Names decide between equal times, so that the result does not depend on the list's order.
     order.sort_by_cached_key(|index| key(&managers.0[*index]));
     let mut left = updaters;
-    // By version: the entry into which the others are merged.
-    let mut buckets: Vec<(String, usize)> = Vec::new();
+    let mut buckets: Vec<Bucket<'_>> = Vec::new();
     for index in order {
         if left <= MAX_UPDATERS {
             break;
         }
         let version = managers.0[index].api_version.clone().into_owned();
-        let Some((_, bucket)) = buckets.iter().find(|(known, _)| *known == version) else {
+        let Some(bucket) = buckets.iter_mut().find(|known| known.version == version) else {
             // The first of a version is only remembered: an entry that nothing is merged with keeps
             // its name.
-            buckets.push((version, index));
+            buckets.push(Bucket {
+                version,
+                index,
+                sets: Vec::new(),
+            });
             continue;
         };
-        let ancient = |manager: &Manager<'_>| {
-            !manager.applies
-                && manager.name == MERGED_MANAGER
-                && manager.api_version == version
-                && manager.subresource.is_empty()
-        };
-        // Two entries of one name, version and subresource would be one manager to every reader, so
-        // the entry of an earlier write takes in this one.
-        let bucket = managers.0.iter().position(ancient).unwrap_or(*bucket);
-        if bucket == index {
+        if bucket.sets.is_empty() {
+            let ancient = |manager: &Manager<'_>| {
+                !manager.applies
+                    && manager.name == MERGED_MANAGER
+                    && manager.api_version == version
+                    && manager.subresource.is_empty()
+            };
+            // Two entries of one name, version and subresource would be one manager to every
+            // reader, so the entry of an earlier write takes in the others.
+            let known = managers.0.iter().position(ancient);
+            bucket.index = known.unwrap_or(bucket.index);
+        }
+        if bucket.index == index {
             continue;
         }
-        let set = std::mem::take(&mut managers.0[index].set);
-        let time = managers.0[index].time.clone();
-        let bucket = &mut managers.0[bucket];
-        bucket.set = std::mem::take(&mut bucket.set).union(set);
+        let merged = &mut managers.0[index];
+        bucket.sets.push(std::mem::take(&mut merged.set));
+        let time = merged.time.clone();
+        let into = &mut managers.0[bucket.index];
         // Entries come by their times, so this one's is the newest in the bucket.
-        (bucket.time, bucket.name, bucket.subresource) =
+        (into.time, into.name, into.subresource) =
             (time, Cow::Borrowed(MERGED_MANAGER), Cow::Borrowed(""));
         left -= 1;
+    }
+    for bucket in buckets {
+        let set = &mut managers.0[bucket.index].set;
+        let own = std::mem::take(set);
+        *set = Set::union_all(std::iter::once(own).chain(bucket.sets));
     }
     managers.drop_empty();
 }

@@ -178,18 +178,8 @@ impl Call {
 
 /// Whether two lists of managers differ only in their times.
 pub(super) fn same_but_times(one: &str, other: &str) -> bool {
-    let timeless = |text| {
-        let mut managers = Managers::decode(text).ok()?;
-        managers
-            .0
-            .iter_mut()
-            .for_each(|manager| manager.time = None);
-        Some(managers)
-    };
-    match (timeless(one), timeless(other)) {
-        (Some(one), Some(other)) => {
-            one.0.len() == other.0.len() && one.0.iter().all(|manager| other.0.contains(manager))
-        }
+    match (Managers::decode(one), Managers::decode(other)) {
+        (Ok(one), Ok(other)) => one.without_times() == other.without_times(),
         _ => false,
     }
 }

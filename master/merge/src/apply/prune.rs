@@ -73,17 +73,25 @@ fn owned<'s>(
 ) -> Vec<(String, Set<'s>)> {
     // The last one's version first, as upstream: it needs no conversion, and a conversion to
     // another version can fail without a field that was pruned and is required there.
-    let mut versions: Vec<(String, Set<'s>)> =
-        vec![(last.api_version.clone().into_owned(), Set::default())];
-    let others = managers.0.iter().filter(|manager| !manager.is(last));
+    let mut versions: Vec<(String, Vec<Set<'s>>)> =
+        vec![(last.api_version.clone().into_owned(), Vec::new())];
+    // The names in a set of a version that is not served mean nothing.
+    let is_served = |version: &str| write.versions.place(version).is_some();
+    let others = managers
+        .0
+        .iter()
+        .filter(|manager| !manager.is(last) && is_served(&manager.api_version));
     let others = others.map(|manager| (&*manager.api_version, manager.set.clone()));
     for (version, set) in others.chain([(write.api_version, set)]) {
         match versions.iter_mut().find(|(known, _)| known == version) {
-            Some((_, known)) => *known = std::mem::take(known).union(set),
-            None => versions.push((version.to_owned(), set)),
+            Some((_, known)) => known.push(set),
+            None => versions.push((version.to_owned(), vec![set])),
         }
     }
+    let versions = versions.into_iter();
     versions
+        .map(|(version, sets)| (version, Set::union_all(sets)))
+        .collect()
 }
 
 /// Puts back the fields that managers own in a version. Both objects are in `version`.
