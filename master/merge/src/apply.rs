@@ -7,11 +7,11 @@ mod prune;
 use crate::extract::extract;
 use crate::join::join;
 use crate::managed::{Manager, Managers};
-use crate::path::Element;
+use crate::path::{Element, Path};
 use crate::set::Set;
 use crate::typed::check;
 use crate::write::{Conflict, Write, release_changed, stripped, take_ownership};
-use master_schema::error::{ApiError, Cause, Reason};
+use master_schema::error::{ApiError, Cause, Reason, beginning};
 use master_schema::object::{meta_text, metadata};
 use master_schema::validate::Fields;
 use std::borrow::Cow;
@@ -218,19 +218,28 @@ fn label(config: &Fields, write: &Write<'_>) -> String {
     format!("{namespace}/{name}; {}, Kind={kind}", write.api_version)
 }
 
+/// Conflicts that an answer names at most: a configuration can have a hundred thousand.
+const MAX_CONFLICTS: usize = 100;
+
 /// Upstream's error for conflicts.
 fn refusal(conflicts: &[Conflict<'_>]) -> ApiError {
     // By manager: the text must not depend on the order of the list.
     let mut sorted: Vec<&Conflict<'_>> = conflicts.iter().collect();
     sorted.sort_by(|left, right| left.manager.cmp(&right.manager));
-    let mut causes = Vec::new();
+    let (mut causes, mut count) = (Vec::new(), 0_usize);
     let mut text = String::new();
     for conflict in sorted {
-        let before = if text.is_empty() { "" } else { "\n" };
-        // Writing to a String does not fail.
-        let _infallible = write!(text, "{before}conflicts with {}:", conflict.manager);
+        if causes.len() < MAX_CONFLICTS {
+            let before = if text.is_empty() { "" } else { "\n" };
+            // Writing to a String does not fail.
+            let _infallible = write!(text, "{before}conflicts with {}:", conflict.manager);
+        }
         conflict.set.paths(&mut |path: &[&Element<'_>]| {
-            let field: String = path.iter().map(ToString::to_string).collect();
+            count += 1;
+            if count > MAX_CONFLICTS {
+                return;
+            }
+            let field = beginning(&Path(path));
             let _infallible = write!(text, "\n- {field}");
             let message = format!("conflict with {}", conflict.manager);
             causes.push(Cause {
@@ -240,12 +249,15 @@ fn refusal(conflicts: &[Conflict<'_>]) -> ApiError {
             });
         });
     }
+    if count > MAX_CONFLICTS {
+        text.push_str("\n- …");
+    }
     let message = match causes.as_slice() {
         [only] => format!(
             "Apply failed with 1 conflict: {}: {}",
             only.message, only.field
         ),
-        several => format!("Apply failed with {} conflicts: {text}", several.len()),
+        [] | [_, _, ..] => format!("Apply failed with {count} conflicts: {text}"),
     };
     let mut error = ApiError::new(Reason::Conflict, message);
     error.details.causes = causes;

@@ -229,6 +229,16 @@ impl fmt::Display for Element<'_> {
     }
 }
 
+/// A path, as errors show it.
+#[derive(Debug)]
+pub(crate) struct Path<'p, 'e>(pub(crate) &'p [&'p Element<'e>]);
+
+impl fmt::Display for Path<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|element| element.fmt(f))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

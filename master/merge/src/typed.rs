@@ -2,6 +2,7 @@
 //! the check of an applied configuration against its schema.
 
 use crate::path::{Element, Simple};
+use master_schema::error::shown;
 use master_schema::schema::{Absent, List, SchemaPosition, Shape};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -137,6 +138,8 @@ const MAX_FAULTS: usize = 100;
 fn push_fault(path: &str, text: &str, faults: &mut Vec<String>) {
     if faults.len() < MAX_FAULTS {
         let colon = if path.is_empty() { "" } else { ": " };
+        // A key of megabytes is in the path of each fault below it.
+        let path = shown(path);
         faults.push(format!("{path}{colon}{text}"));
     }
 }

@@ -5,7 +5,7 @@ mod common;
 use common::{Kind, Object};
 use master_merge::write::Given;
 use master_schema::error::Reason;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 const T1: &str = "2026-01-01T00:00:00Z";
 const T2: &str = "2026-01-01T00:00:05Z";
@@ -346,4 +346,51 @@ fn an_unappliable_field_is_reported_with_its_path() {
         (error.code, &*error.message),
         (400, "metadata.managedFields must be nil")
     );
+}
+
+fn config_map(entries: usize, value: impl Fn(usize) -> &'static str) -> Value {
+    let entry = |number: usize| (format!("k{number:05}"), Value::from(value(number)));
+    let data: Map<String, Value> = (0..entries).map(entry).collect();
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": data})
+}
+
+#[test]
+fn of_many_conflicts_the_first_are_named() {
+    let object = Object::made(Kind::ConfigMap, "one", T1, config_map(1000, |_| "1"));
+    let wanted = config_map(1000, |_| "2");
+    let error = object
+        .apply(Kind::ConfigMap, "two", T2, &wanted, false)
+        .unwrap_err();
+    assert_eq!((error.code, error.details.causes.len()), (409, 100));
+    let start =
+        "Apply failed with 1000 conflicts: conflicts with \"one\" using v1:\n- .data.k00000\n";
+    assert!(error.message.starts_with(start), "{}", error.message);
+    let end = "\n- .data.k00099\n- …";
+    assert!(error.message.ends_with(end), "{}", error.message);
+}
+
+/// To look at each change for each manager, and to move the fields of the oldest for each that is
+/// merged with it, would take 10^9 steps.
+#[test]
+fn thousands_of_managers_of_a_field_each_cost_no_more_than_their_fields() {
+    const ENTRIES: usize = 60_000;
+    let object = Object::made(Kind::ConfigMap, "one", T1, config_map(ENTRIES, |_| "1"));
+    let mut managers: Vec<Value> =
+        serde_json::from_str(object.managed.as_deref().unwrap()).unwrap();
+    managers.extend((0..4_000).map(|number| {
+        let field = format!("f:k{:05}", ENTRIES - 1 - number);
+        json!({"manager": format!("m{number}"), "operation": "Update", "apiVersion": "v1", "time": T1,
+            "fieldsType": "FieldsV1", "fieldsV1": {"f:data": {field: {}}}})
+    }));
+    let half = config_map(
+        ENTRIES,
+        |number| if number < ENTRIES / 2 { "2" } else { "1" },
+    );
+    let given = json!(managers);
+    let object = object.given(Kind::ConfigMap, "two", T2, half, Given::List(&given));
+    let managers: Vec<Value> = serde_json::from_str(object.managed.as_deref().unwrap()).unwrap();
+    assert_eq!(managers.len(), 10);
+    assert_eq!(managers[9]["manager"], "two");
+    let of_two = managers[9]["fieldsV1"]["f:data"].as_object().unwrap();
+    assert_eq!(of_two.len(), ENTRIES / 2);
 }
