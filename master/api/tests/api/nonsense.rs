@@ -237,6 +237,82 @@ async fn a_body_of_more_values_than_an_object_has_is_refused() {
     }
 }
 
+/// Managed fields whose indexes come before the values that belong before them, and keys to retain
+/// as many as fields: both fit a body. To move each field behind each, or to compare each key with
+/// each field, would take minutes.
+#[tokio::test]
+async fn many_keys_in_any_order_are_neither_moved_nor_compared_each_with_each() {
+    let server = Local::new().await;
+    let admin = master_client::UserInfo::admin("a");
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let fields: Map<String, Value> = (0..100_000)
+        .flat_map(|n| [format!("i:{n}"), format!("v:{n}")])
+        .map(|key| (key, json!({})))
+        .collect();
+    let managed = json!([{"manager": "m", "operation": "Update", "apiVersion": "v1",
+        "fieldsType": "FieldsV1", "fieldsV1": {"f:metadata": {"f:finalizers": fields}}}]);
+    let object = json!({"metadata": {"name": "x", "managedFields": managed}});
+    let (status, answer) = server.admin_ask(Method::POST, maps, &object).await;
+    assert!(status.as_u16() < 500, "{answer}");
+
+    let object = json!({"metadata": {"name": "y"}, "data": {"a": ""}});
+    let (status, answer) = server.admin_ask(Method::POST, maps, &object).await;
+    assert_eq!(status, StatusCode::CREATED, "{answer}");
+    let keys: Vec<String> = (0..174_000).map(|n| format!("k{n}")).collect();
+    let named = keys[88_000..].iter();
+    let mut data: Map<String, Value> = named.map(|key| (key.clone(), "".into())).collect();
+    data.insert("$retainKeys".to_owned(), json!(keys));
+    let patch = json!({ "data": data }).to_string();
+    let headers = [("content-type", "application/strategic-merge-patch+json")];
+    let path = format!("{maps}/y");
+    let sent = server.send(&admin, Method::PATCH, &path, &headers, patch);
+    let (status, _, answer) = sent.await;
+    let text = String::from_utf8_lossy(&answer);
+    assert!(status.as_u16() < 500, "{text}");
+}
+
+/// Small bodies that would take a hundred thousand times their bytes of memory, or more levels of
+/// the stack than there are.
+#[tokio::test]
+async fn no_body_grows_by_aliases_paths_or_levels_beyond_the_memory() {
+    let server = Local::new().await;
+    let admin = master_client::UserInfo::admin("a");
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let text = "x".repeat(1 << 20);
+    let aliases: String = (0..100_000).map(|n| format!("  k{n}: *a\n")).collect();
+    let yaml = format!("metadata: {{name: x}}\ndata:\n  k: &a {text}\n{aliases}");
+    let headers = [("content-type", "application/yaml")];
+    let sent = server.send(&admin, Method::POST, maps, &headers, yaml);
+    assert_eq!(sent.await.0, StatusCode::BAD_REQUEST);
+
+    let reviews = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+    let review = json!({"spec": {"user": "u", "extra": {text: vec![1; 200_000]}}});
+    let (status, answer) = server.admin_ask(Method::POST, reviews, &review).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    assert!(answer.to_string().len() < 200_000);
+
+    let object = json!({"metadata": {"name": "y"}});
+    let (status, answer) = server.admin_ask(Method::POST, maps, &object).await;
+    assert_eq!(status, StatusCode::CREATED, "{answer}");
+    let level = (0..90).fold(json!(0), |inner, _| json!({ "a": inner }));
+    // Each begins where the one before ends.
+    let deeper = |n: usize| {
+        let path = format!("/d{}", "/a".repeat(90 * n));
+        json!({"op": "add", "path": path, "value": level})
+    };
+    let patch: Vec<Value> = (0..170).map(deeper).collect();
+    let headers = [("content-type", "application/json-patch+json")];
+    let path = format!("{maps}/y");
+    let sent = server.send(
+        &admin,
+        Method::PATCH,
+        &path,
+        &headers,
+        json!(patch).to_string(),
+    );
+    assert_eq!(sent.await.0, StatusCode::UNPROCESSABLE_ENTITY);
+}
+
 /// Each of these lists fits a body. An answer that compares each element with each would take
 /// minutes.
 #[tokio::test]
