@@ -457,7 +457,7 @@ fn the_attestor_seals_for_the_booted_image_and_names_why_a_seal_does_not_open() 
     let mut board = Board::new();
     let unbound = {
         let tpm = agent_tpm::Tpm::open(&board.swtpm.tcti()).expect("open");
-        let secret = zeroize::Zeroizing::new(vec![8; 300]);
+        let secret = Zeroizing::new(vec![8; 300]);
         let sealed = tpm.seal(&agent_tpm::Sealing::AnyBoot, secret);
         Sealed::new(sealed.expect("sealed")).expect("short")
     };

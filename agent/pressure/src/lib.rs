@@ -4,8 +4,8 @@
 //! [`Thresholds`] say below which [`Level`]s the node is under pressure, [`Pressure`] which
 //! conditions hold and for which thresholds pods are to go now, [`choose`] which pod is evicted,
 //! and [`refusal`] which new pods are refused: upstream's rules ("Node-pressure Eviction" in the
-//! documentation of Kubernetes). [`node_events`] says what of a Node's new status is an event. All is
-//! pure: the kubelet measures, and acts.
+//! documentation of Kubernetes). [`node_events`] says what of a Node's new status is an event. All
+//! is pure: the kubelet measures, and acts.
 
 mod admit;
 mod choice;

@@ -235,7 +235,7 @@ fn clients_forget_all_managers_by_an_empty_list_or_one_empty_entry() {
 
 #[test]
 fn the_oldest_updaters_are_put_together() {
-    let map = |n: usize| json!({"metadata": {"name": "c"}, "data": (0..=n).map(|n| (format!("k{n:02}"), json!("x"))).collect::<serde_json::Map<_, _>>()});
+    let map = |n: usize| json!({"metadata": {"name": "c"}, "data": (0..=n).map(|n| (format!("k{n:02}"), json!("x"))).collect::<Map<_, _>>()});
     let mut object = Object::made(Kind::ConfigMap, "m00", T1, map(0));
     for n in 1..14 {
         object = object.updated(

@@ -262,10 +262,10 @@ async fn many_keys_in_any_order_are_neither_moved_nor_compared_each_with_each() 
     let named = keys[88_000..].iter();
     let mut data: Map<String, Value> = named.map(|key| (key.clone(), "".into())).collect();
     data.insert("$retainKeys".to_owned(), json!(keys));
-    let patch = json!({ "data": data }).to_string();
+    let body = json!({ "data": data }).to_string();
     let headers = [("content-type", "application/strategic-merge-patch+json")];
     let path = format!("{maps}/y");
-    let sent = server.send(&admin, Method::PATCH, &path, &headers, patch);
+    let sent = server.send(&admin, Method::PATCH, &path, &headers, body);
     let (status, _, answer) = sent.await;
     let text = String::from_utf8_lossy(&answer);
     assert!(status.as_u16() < 500, "{text}");
@@ -279,7 +279,8 @@ async fn no_body_grows_by_aliases_paths_or_levels_beyond_the_memory() {
     let admin = master_client::UserInfo::admin("a");
     let maps = "/api/v1/namespaces/default/configmaps";
     let text = "x".repeat(1 << 20);
-    let aliases: String = (0..100_000).map(|n| format!("  k{n}: *a\n")).collect();
+    let aliases: Vec<String> = (0..100_000).map(|n| format!("  k{n}: *a\n")).collect();
+    let aliases = aliases.concat();
     let yaml = format!("metadata: {{name: x}}\ndata:\n  k: &a {text}\n{aliases}");
     let headers = [("content-type", "application/yaml")];
     let sent = server.send(&admin, Method::POST, maps, &headers, yaml);
@@ -300,16 +301,10 @@ async fn no_body_grows_by_aliases_paths_or_levels_beyond_the_memory() {
         let path = format!("/d{}", "/a".repeat(90 * n));
         json!({"op": "add", "path": path, "value": level})
     };
-    let patch: Vec<Value> = (0..170).map(deeper).collect();
+    let body = json!((0..170).map(deeper).collect::<Vec<_>>()).to_string();
     let headers = [("content-type", "application/json-patch+json")];
     let path = format!("{maps}/y");
-    let sent = server.send(
-        &admin,
-        Method::PATCH,
-        &path,
-        &headers,
-        json!(patch).to_string(),
-    );
+    let sent = server.send(&admin, Method::PATCH, &path, &headers, body);
     assert_eq!(sent.await.0, StatusCode::UNPROCESSABLE_ENTITY);
 }
 
