@@ -526,7 +526,7 @@ mod tests {
             recorder.of(&pod, name).warning("Failed", "why");
         }
         recorder.normal(&pod, "Scheduled", "why");
-        let mut told = || {
+        let mut involved = || {
             let about = queue.receiver.try_recv().unwrap().about;
             (about.name.unwrap(), about.field_path)
         };
@@ -537,7 +537,7 @@ mod tests {
             None,
             None,
         ] {
-            assert_eq!(told(), ("p".to_owned(), place.map(str::to_owned)));
+            assert_eq!(involved(), ("p".to_owned(), place.map(str::to_owned)));
         }
     }
 }

@@ -254,7 +254,7 @@ mod tests {
 
     /// Seconds have 32 bits, which end in 2036.
     #[test]
-    fn the_next_era_is_told_from_this_one() {
+    fn the_next_era_is_distinguished_from_this_one() {
         let (next, floor) = (
             Duration::from_secs(ERA - UNIX + 1000),
             Duration::from_secs(ERA - UNIX - 1000),

@@ -99,7 +99,7 @@ mod tests {
 
     const SECOND: i64 = 1_000_000_000;
 
-    fn told(theirs: u64, ours: u64) -> (Watch, Advice) {
+    fn observed(theirs: u64, ours: u64) -> (Watch, Advice) {
         let mut watch = Watch::default();
         let advice = watch.master(Duration::from_secs(theirs), Duration::from_secs(ours));
         (watch, advice)
@@ -108,20 +108,20 @@ mod tests {
     #[test]
     fn the_masters_time_slews_and_doubts_and_never_steps() {
         assert_eq!(
-            told(1002, 1000).1,
+            observed(1002, 1000).1,
             Advice {
                 slew: 0,
                 doubt: None
             }
         );
         assert_eq!(
-            told(1010, 1000).1,
+            observed(1010, 1000).1,
             Advice {
                 slew: SECOND,
                 doubt: None
             }
         );
-        let (_, far) = told(1000, 5000);
+        let (_, far) = observed(1000, 5000);
         assert_eq!(
             (far.slew, far.doubt.as_deref()),
             (-SECOND, Some("by the master's time it is 4000 s fast"))
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn servers_that_contradict_the_master_are_not_listened_to() {
-        let (watch, _) = told(1000, 1000);
+        let (watch, _) = observed(1000, 1000);
         assert_eq!(
             watch.servers(SECOND / 2),
             Advice {

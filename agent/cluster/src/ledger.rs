@@ -1,7 +1,7 @@
 //! The table of addresses and ids on the disk: each is written down before it is used.
 //!
 //! Guarantee: after a crash or a power cut the file is the one before a change or the one after it,
-//! never a part, and whatever was given before the crash is in it. What can't be read is told and
+//! never a part, and whatever was given before the crash is in it. What can't be read is logged and
 //! replaced by an empty table: after a power cut no pod runs, and after a crash the records of the
 //! sandboxes that still run are taken up again.
 

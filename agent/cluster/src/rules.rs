@@ -375,8 +375,8 @@ impl Rules {
                 let questions = of_names(protocol, DESTINATION_PORT);
                 let answers = of_names(protocol, SOURCE_PORT);
                 let asked = [self.to(single), from_a_pod(), questions, untracked()];
-                let told = [self.from(single), to_a_pod(), answers, untracked()];
-                [rule("from-pods", &asked), rule("own-answers", &told)]
+                let replied = [self.from(single), to_a_pod(), answers, untracked()];
+                [rule("from-pods", &asked), rule("own-answers", &replied)]
             })
         };
         self.own_addresses().flat_map(of_server).collect()

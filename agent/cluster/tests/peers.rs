@@ -228,7 +228,7 @@ fn memory() -> u64 {
     number.expect("its memory")
 }
 
-fn tell(view: &View, node_is: &[Told]) {
+fn tell(view: &View, node_is: &[NodeKeys]) {
     view.change(
         |_| true,
         |known| {
@@ -308,14 +308,14 @@ fn sandboxes(dir: &Path) -> Arc<Sandboxes> {
 
 /// An agent, as far as it keeps the tunnel.
 struct Agent {
-    told: watch::Receiver<Option<[Key; 2]>>,
+    reported: watch::Receiver<Option<[Key; 2]>>,
     end: oneshot::Sender<()>,
     thread: JoinHandle<()>,
 }
 
 impl Agent {
     fn start(sandboxes: Arc<Sandboxes>, view: View) -> Self {
-        let (keys, told) = watch::channel(None);
+        let (keys, reported) = watch::channel(None);
         let keeper = Keeper {
             sandboxes,
             view,
@@ -344,14 +344,18 @@ impl Agent {
                 }
             });
         });
-        Self { told, end, thread }
+        Self {
+            reported,
+            end,
+            thread,
+        }
     }
 
-    /// The node's keys, once it has told them.
+    /// The node's keys, once it has reported them.
     fn keys(&self) -> [Key; 2] {
         let mut keys = None;
         until("the node's keys", || {
-            keys = *self.told.borrow();
+            keys = *self.reported.borrow();
             keys.is_some()
         });
         keys.expect("keys")
@@ -406,7 +410,7 @@ fn an_agent_that_is_killed_loses_no_packet_of_other_machines() {
         let machines = [1, 2].map(|number| machine(dir, number, own));
         let all = [(0, None)].into_iter();
         let all = all.chain(machines.iter().map(|one| (one.number, Some(one.keys))));
-        let all: Vec<Told> = all.collect();
+        let all: Vec<NodeKeys> = all.collect();
         tell(&view, &all);
         until("sessions with both machines", || {
             seen(|handshake| handshake > 0).0 == [machines.len(); 2]
@@ -518,12 +522,12 @@ fn nobodys(number: u16) -> [Key; 2] {
 }
 
 /// A machine's number, and its keys while it is trusted.
-type Told = (u16, Option<[Key; 2]>);
+type NodeKeys = (u16, Option<[Key; 2]>);
 
-fn figures(view: &View, machines: &[Machine], absent: Vec<Told>, changes: u16) {
+fn figures(view: &View, machines: &[Machine], absent: Vec<NodeKeys>, changes: u16) {
     let present = machines.iter();
     let present = present.map(|machine| (machine.number, Some(machine.keys)));
-    let all: Vec<Told> = present.chain(absent).collect();
+    let all: Vec<NodeKeys> = present.chain(absent).collect();
     let count = all.len();
     let (before, spent, begun) = (memory(), spent_by_process(), Instant::now());
     tell(view, &all);

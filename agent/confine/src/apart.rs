@@ -105,7 +105,7 @@ pub async fn apart<T: Send + 'static>(
     held: impl Send + 'static,
     work: impl FnOnce(&Steps) -> Result<T, String> + Send + 'static,
 ) -> Result<T, String> {
-    let (told, mut done) = oneshot::channel();
+    let (finished, mut done) = oneshot::channel();
     let steps = Arc::<Steps>::default();
     let waiting = Waiting(steps.clone());
     let thread = std::thread::Builder::new().name("apart".to_owned());
@@ -113,7 +113,7 @@ pub async fn apart<T: Send + 'static>(
         let result = work(&steps);
         // Where nobody waits any more, the result goes before its place is free: its end (an
         // unmount, say) would otherwise undo what the next one at the same place has made.
-        drop(told.send((result, held)));
+        drop(finished.send((result, held)));
     });
     thread.map_err(|error| format!("there is no thread for a volume's file system: {error}"))?;
     let mut before = 0;
@@ -155,8 +155,8 @@ mod tests {
             silent.push(release);
             let place = all.place("silent", &number.to_string()).await.unwrap();
             let waits = move |_: &Steps| Ok(answer.recv().is_ok());
-            let told = apart(SHORT, place, waits).await.unwrap_err();
-            assert!(told.contains("has not answered"), "{told}");
+            let error = apart(SHORT, place, waits).await.unwrap_err();
+            assert!(error.contains("has not answered"), "{error}");
         }
         let again = all.place("quick", "0").await.unwrap_err();
         assert!(again.contains("an earlier attempt"), "{again}");
@@ -240,7 +240,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_goes_on_is_waited_for_and_ends_with_its_caller() {
         let (ask, asked) = mpsc::channel();
-        let (tell, told) = mpsc::channel();
+        let (tell, heard) = mpsc::channel();
         let slow = move |steps: &Steps| {
             while asked.recv().is_ok() {
                 steps.step().map_err(|error| error.to_string())?;
@@ -252,7 +252,7 @@ mod tests {
             for _ in 0..5 {
                 tokio::time::sleep(LONG * 9 / 10).await;
                 ask.send(()).unwrap();
-                told.recv().unwrap();
+                heard.recv().unwrap();
             }
             // The thread ends in real time.
             tokio::time::resume();

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_never_given_and_what_there_is_not_are_told_apart() {
+    fn what_is_never_given_and_what_there_is_not_are_distinguished() {
         let fault = |name: &str| capability_fault(&list(&["SYS_NICE", "ALL", name]));
         assert_eq!(fault("NET_RAW"), None);
         assert!(

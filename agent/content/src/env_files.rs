@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_told_unless_it_is_optional() {
+    fn what_is_not_there_is_reported_unless_it_is_optional() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path();
         fs::write(path.join("a"), "A='a'\n").unwrap();

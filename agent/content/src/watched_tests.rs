@@ -7,12 +7,12 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-type Told = Result<Bytes, ApiError>;
+type Line = Result<Bytes, ApiError>;
 
 /// A watch as the master sees it.
 struct Opened {
     path: String,
-    lines: mpsc::UnboundedSender<Told>,
+    lines: mpsc::UnboundedSender<Line>,
 }
 
 impl Opened {
@@ -52,12 +52,12 @@ impl Api for Master {
         if self.refuses.load(Ordering::SeqCst) {
             return Box::pin(async { Err(ApiError::from_answer(429, b"")) });
         }
-        let (lines, told) = mpsc::unbounded_channel();
+        let (lines, receiver) = mpsc::unbounded_channel();
         drop(self.watches.send(Opened { path, lines }));
         Box::pin(async move {
-            let lines = stream::unfold(told, |mut told| async move {
-                let line: Told = told.recv().await?;
-                Some((line, told))
+            let lines = stream::unfold(receiver, |mut receiver| async move {
+                let line: Line = receiver.recv().await?;
+                Some((line, receiver))
             });
             Ok(Box::pin(lines) as Lines)
         })
@@ -124,7 +124,7 @@ impl Scene {
     }
 
     /// Waits until a change was reported to users.
-    async fn told(&self) {
+    async fn notified(&self) {
         self.news.notified().await;
         assert!(self.changed.swap(false, Ordering::SeqCst));
     }
@@ -143,7 +143,7 @@ impl Scene {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_is_read_from_its_watch_and_its_users_are_told() {
+async fn an_object_is_read_from_its_watch_and_its_users_are_notified() {
     let mut scene = Scene::new();
     let used = scene.follow(&["m"]);
     let watch = scene.opened().await;
@@ -156,12 +156,12 @@ async fn an_object_is_read_from_its_watch_and_its_users_are_told() {
     );
     watch.tell("ADDED", &map("5", "one"));
     watch.begun("6");
-    scene.told().await;
+    scene.notified().await;
     watch.tell("MODIFIED", &map("7", "two"));
-    scene.told().await;
+    scene.notified().await;
     assert_eq!(scene.read().await, Some(map("7", "two")));
     watch.tell("DELETED", &map("8", "two"));
-    scene.told().await;
+    scene.notified().await;
     assert_eq!(scene.read().await, None);
     assert_eq!(scene.asked(), 0, "nothing but the watch");
     drop(used);
@@ -176,11 +176,11 @@ async fn what_is_older_than_what_was_read_is_no_news() {
     let watch = scene.opened().await;
     scene.has(map("9", "new"));
     assert!(scene.watched.ask(&name("m")).await.unwrap().is_some());
-    scene.told().await;
+    scene.notified().await;
     watch.tell("ADDED", &map("5", "old"));
     watch.begun("6");
     watch.tell("MODIFIED", &map("10", "newest"));
-    scene.told().await;
+    scene.notified().await;
     assert_eq!(scene.read().await, Some(map("10", "newest")));
 }
 
@@ -195,12 +195,12 @@ async fn that_an_object_is_not_there_yet_is_no_news_and_that_it_comes_is() {
     }
     assert!(
         !scene.changed.load(Ordering::SeqCst),
-        "who asked was told so"
+        "who asked knows that"
     );
     watch.tell("ADDED", &map("7", "one"));
-    scene.told().await;
+    scene.notified().await;
     watch.tell("DELETED", &map("8", "one"));
-    scene.told().await;
+    scene.notified().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -266,7 +266,7 @@ async fn an_immutable_object_is_watched_no_longer() {
     let watch = scene.opened().await;
     watch.tell("ADDED", &object);
     watch.lines.closed().await;
-    scene.told().await;
+    scene.notified().await;
     assert_eq!(scene.read().await, Some(object));
     assert_eq!(scene.asked(), 0);
     assert!(timeout(REFUSED, scene.opened()).await.is_err());
@@ -294,7 +294,7 @@ async fn watches_and_what_is_kept_have_limits() {
     let large = map("5", &"x".repeat(ROOM));
     watch.tell("ADDED", &large);
     watch.begun("5");
-    scene.told().await;
+    scene.notified().await;
     assert_eq!(scene.watched.0.state().size, 0);
     scene.has(large.clone());
     assert_eq!(scene.read().await, Some(large));

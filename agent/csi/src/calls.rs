@@ -139,9 +139,9 @@ impl Calls<'_> {
             volume_path: self.path(&folder_of(target)?.join(MOUNT)),
             staging_target_path: staged,
         };
-        let told = self.driver.usage(&message, USAGE).await;
-        let told = told.map_err(|error| format!("NodeGetVolumeStats failed: {error}"))?;
-        usage(&told)
+        let response = self.driver.usage(&message, USAGE).await;
+        let response = response.map_err(|error| format!("NodeGetVolumeStats failed: {error}"))?;
+        usage(&response)
     }
 
     pub(crate) async fn unpublish(&self, volume: &Volume, target: &str) -> Result<(), String> {

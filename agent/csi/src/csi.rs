@@ -183,12 +183,13 @@ impl Csi {
         if !is_asked || !is_mounted(&self.options.data, &target).unwrap_or(false) {
             return None;
         }
-        let told = self.calls(&driver).usage(&volume, &target).await;
-        told.map_err(|error| {
-            let name = &driver.name;
-            tracing::debug!(driver = name, error, "a volume is not measured");
-        })
-        .ok()
+        let usage = self.calls(&driver).usage(&volume, &target).await;
+        usage
+            .map_err(|error| {
+                let name = &driver.name;
+                tracing::debug!(driver = name, error, "a volume is not measured");
+            })
+            .ok()
     }
 
     /// The volume of a target, as it is unless a call for it is being made.

@@ -157,25 +157,25 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_in_the_words_of_go() {
-        let told = |all: &[(&'static str, &str)]| refusal(all).unwrap_err().to_string();
+    fn a_refusal_is_reported_in_the_words_of_go() {
+        let message_of = |all: &[(&'static str, &str)]| refusal(all).unwrap_err().to_string();
         assert_eq!(
-            told(&[
+            message_of(&[
                 ("grpc-status", "13"),
                 ("grpc-message", "no%20such%20disk%0A")
             ]),
             "rpc error: code = Internal desc = no such disk "
         );
         assert_eq!(
-            told(&[("grpc-status", "99")]),
+            message_of(&[("grpc-status", "99")]),
             "rpc error: code = 99 desc = "
         );
         assert_eq!(
-            told(&[]),
+            message_of(&[]),
             "the driver's answer can't be read: it has no status"
         );
         assert!(refusal(&[("grpc-status", "0")]).is_ok());
         let long = "x".repeat(5000);
-        assert!(told(&[("grpc-status", "2"), ("grpc-message", &long)]).len() < 1100);
+        assert!(message_of(&[("grpc-status", "2"), ("grpc-message", &long)]).len() < 1100);
     }
 }

@@ -528,9 +528,9 @@ mod tests {
         assert!(request.inline && request.read_only && !request.group.unwrap().given);
         assert!(request.handle.starts_with("csi-") && request.handle.len() == 68);
         assert_eq!(request.secrets.publish, Some(secret("n")));
-        let told = |key: &str| request.pod[&format!("csi.storage.k8s.io/{key}")].clone();
+        let pod_info = |key: &str| request.pod[&format!("csi.storage.k8s.io/{key}")].clone();
         assert_eq!(
-            ["pod.name", "pod.uid", "serviceAccount.name", "ephemeral"].map(told),
+            ["pod.name", "pod.uid", "serviceAccount.name", "ephemeral"].map(pod_info),
             ["p", "u", "sa", "true"]
         );
         let persistent = driver(&json!({"volumeLifecycleModes": ["Persistent"]}));

@@ -14,13 +14,13 @@ use std::sync::{Arc, Mutex};
 pub(crate) enum Fate {
     /// It takes group and mode.
     Given,
-    /// It is told, but gone when it is looked for.
+    /// It is listed, but gone when it is looked for.
     Gone,
     /// It keeps group and mode (EPERM).
     Refused,
     /// It is found once, and then the server fails (EIO).
     Fails,
-    /// It is told again and again, without end.
+    /// It is listed again and again, without end.
     ForEver,
 }
 
@@ -153,21 +153,21 @@ impl Server {
 
     /// The files from an offset on (`fuse_dirent`), as many as fit into a page.
     fn read_folder(&self, offset: u64) -> Vec<u8> {
-        let mut told = Vec::new();
+        let mut entries = Vec::new();
         for at in offset..offset + 64 {
             let index = usize::try_from(at).unwrap();
             let endless = self.files.iter().find(|file| file.1 == Fate::ForEver);
             let Some((name, _)) = endless.or_else(|| self.files.get(index)) else {
                 break;
             };
-            told.extend((FOLDER + 1 + at).to_ne_bytes());
-            told.extend((at + 1).to_ne_bytes());
-            told.extend(u32::try_from(name.len()).unwrap().to_ne_bytes());
-            told.extend(0_u32.to_ne_bytes());
-            told.extend(name.as_bytes());
-            told.resize(told.len().next_multiple_of(8), 0);
+            entries.extend((FOLDER + 1 + at).to_ne_bytes());
+            entries.extend((at + 1).to_ne_bytes());
+            entries.extend(u32::try_from(name.len()).unwrap().to_ne_bytes());
+            entries.extend(0_u32.to_ne_bytes());
+            entries.extend(name.as_bytes());
+            entries.resize(entries.len().next_multiple_of(8), 0);
         }
-        told
+        entries
     }
 }
 

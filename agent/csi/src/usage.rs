@@ -27,9 +27,9 @@ pub struct Usage {
 ///
 /// # Errors
 /// For a person: it has no amount of a known unit, or a negative one.
-pub(crate) fn usage(told: &NodeGetVolumeStatsResponse) -> Result<Usage, String> {
+pub(crate) fn usage(response: &NodeGetVolumeStatsResponse) -> Result<Usage, String> {
     let of = |wanted: i32| {
-        let found = told.usage.iter().find(|one| one.unit == wanted);
+        let found = response.usage.iter().find(|one| one.unit == wanted);
         found.map(amounts).transpose()
     };
     let (bytes, inodes) = (of(unit::BYTES)?, of(unit::INODES)?);
@@ -42,15 +42,15 @@ pub(crate) fn usage(told: &NodeGetVolumeStatsResponse) -> Result<Usage, String> 
     })
 }
 
-fn amounts(told: &VolumeUsage) -> Result<Amounts, String> {
+fn amounts(reported: &VolumeUsage) -> Result<Amounts, String> {
     let number = |number: i64| {
         let negative = || format!("the driver reports a negative amount: {number}");
         u64::try_from(number).map_err(|_negative| negative())
     };
     Ok(Amounts {
-        available: number(told.available)?,
-        total: number(told.total)?,
-        used: number(told.used)?,
+        available: number(reported.available)?,
+        total: number(reported.total)?,
+        used: number(reported.used)?,
     })
 }
 
@@ -58,7 +58,7 @@ fn amounts(told: &VolumeUsage) -> Result<Amounts, String> {
 mod tests {
     use super::*;
 
-    fn told(all: &[[i64; 4]]) -> Result<Usage, String> {
+    fn usage_of(all: &[[i64; 4]]) -> Result<Usage, String> {
         let one = |&[available, total, used, unit]: &[i64; 4]| VolumeUsage {
             available,
             total,
@@ -77,13 +77,13 @@ mod tests {
             total,
             used,
         };
-        let found = told(&[[9, 9, 9, 0], [5, 8, 3, 2], [10, 30, 20, 1], [1, 1, 1, 1]]).unwrap();
+        let found = usage_of(&[[9, 9, 9, 0], [5, 8, 3, 2], [10, 30, 20, 1], [1, 1, 1, 1]]).unwrap();
         assert_eq!(found.bytes, amounts(10, 30, 20));
         assert_eq!(found.inodes, amounts(5, 8, 3));
-        let only = told(&[[10, 30, 20, 1]]).unwrap();
+        let only = usage_of(&[[10, 30, 20, 1]]).unwrap();
         assert_eq!(only.inodes, Amounts::default());
-        assert!(told(&[]).is_err());
-        assert!(told(&[[1, 1, 1, 7]]).is_err());
-        assert!(told(&[[-1, 1, 1, 1]]).is_err());
+        assert!(usage_of(&[]).is_err());
+        assert!(usage_of(&[[1, 1, 1, 7]]).is_err());
+        assert!(usage_of(&[[-1, 1, 1, 1]]).is_err());
     }
 }

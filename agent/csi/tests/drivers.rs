@@ -395,9 +395,12 @@ async fn a_driver_that_hangs_holds_up_no_other_pods_volumes() {
         inline,
         Path::new("pods/uid-b/volumes/kubernetes.io~csi/v/mount")
     );
-    let told = other.publishes();
-    assert_eq!(told[0].staging_target_path, "");
-    assert_eq!(told[0].volume_context["csi.storage.k8s.io/pod.name"], "b");
+    let requests = other.publishes();
+    assert_eq!(requests[0].staging_target_path, "");
+    assert_eq!(
+        requests[0].volume_context["csi.storage.k8s.io/pod.name"],
+        "b"
+    );
     driver.misbehave("NodePublishVolume", None);
     machine.release("a").await;
     machine.release("b").await;
@@ -461,7 +464,9 @@ async fn the_cluster_knows_the_drivers_that_are_registered() {
     let owner = &machine.master.get(CSI_NODE)["metadata"]["ownerReferences"][0];
     assert_eq!(owner["uid"], "n");
     eventually("the driver to be informed", || async {
-        driver.told().filter(|told| told.plugin_registered)
+        driver
+            .registration()
+            .filter(|registration| registration.plugin_registered)
     })
     .await;
     let annotation = || {
@@ -478,14 +483,14 @@ async fn the_cluster_knows_the_drivers_that_are_registered() {
     let thief = Driver::start_with(data, "thief", NAME, &[]);
     let nameless = Driver::start_with(data, "nameless", "../../etc", &[]);
     let placed = Driver::start_with(data, "placed", "placed.example", &[("zone", "a")]);
-    let refusal = |driver: &Driver| driver.told().map(|told| told.error);
+    let refusal = |driver: &Driver| driver.registration().map(|registration| registration.error);
     for (driver, text) in [
         (&thief, "registered already"),
         (&nameless, "no name of a CSI driver"),
         (&placed, "labels that the Node does not have: zone=a"),
     ] {
-        let told = eventually("a refusal", || async { refusal(driver) }).await;
-        assert!(told.contains(text), "{told}");
+        let error = eventually("a refusal", || async { refusal(driver) }).await;
+        assert!(error.contains(text), "{error}");
     }
     assert_eq!(drivers(), known);
     drop((thief, nameless, placed));

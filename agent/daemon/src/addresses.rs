@@ -69,7 +69,7 @@ mod tests {
     const NEXT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
 
     #[test]
-    fn other_addresses_are_told_and_none_at_all_are_not() {
+    fn other_addresses_are_reported_and_none_at_all_are_not() {
         let all = |texts: &[&str]| -> Vec<IpAddr> {
             texts.iter().map(|text| text.parse().unwrap()).collect()
         };

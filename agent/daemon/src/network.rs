@@ -28,14 +28,15 @@ pub(crate) async fn bring_up(
         host_name: machine.name.as_ref().map(|name| name.as_str().to_owned()),
         resolver_file: run.join("resolv.conf"),
     };
-    let (tell, mut told) = watch::channel(Status::default());
+    let (tell, mut reported) = watch::channel(Status::default());
     tasks.spawn(async move {
         let Err(error) = agent_net::run(task, tell).await;
         Err(Error::Part("network", error.into()))
     });
     let lost = |_closed| Error::Part("network", "it ended before it was up".into());
     let ready = timeout(PATIENCE, async {
-        told.wait_for(|status| status.ready)
+        reported
+            .wait_for(|status| status.ready)
             .await
             .map(|status| status.clone())
     });
@@ -43,7 +44,8 @@ pub(crate) async fn bring_up(
         status.map_err(lost)?
     } else {
         say("the network is not as configured yet; going on with the first address that comes");
-        told.wait_for(|status| !status.addresses.is_empty())
+        reported
+            .wait_for(|status| !status.addresses.is_empty())
             .await
             .map_err(lost)?
             .clone()

@@ -243,7 +243,7 @@ mod tests {
         let asked = || {
             let mut output = Vec::new();
             assert_eq!(
-                run_with(&arguments, &mut io::empty(), &mut output).expect("told"),
+                run_with(&arguments, &mut io::empty(), &mut output).expect("written"),
                 0
             );
             Report::parse(std::str::from_utf8(&output).expect("text")).expect("a report")

@@ -285,7 +285,7 @@ fn each_missing_tpm_is_reported_and_only_a_machine_without_one_joins_without_it(
             "ab".repeat(32)
         )
     };
-    let (plain, told) = (worker(""), worker("insecure_no_tpm = true\n"));
+    let (plain, insecure) = (worker(""), worker("insecure_no_tpm = true\n"));
     for lack in LACKS {
         let sys = sys(lack.kernel);
         let path = sys.path().display().to_string();
@@ -298,7 +298,7 @@ fn each_missing_tpm_is_reported_and_only_a_machine_without_one_joins_without_it(
             "--sys",
             &path,
         ];
-        let config = if lack.goes_without { &told } else { &plain };
+        let config = if lack.goes_without { &insecure } else { &plain };
         let mut agent = Agent::start(config, "device:/nonexistent", &more);
         let found = agent.line(&format!("pratique: {}", lack.line));
         assert!(found.contains(lack.words), "{found}");

@@ -115,7 +115,7 @@ fn fetch(platform: &str, at: SocketAddr) -> Output {
         .expect("the agent")
 }
 
-fn told(output: &Output) -> String {
+fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -135,7 +135,7 @@ fn every_service_gives_the_exact_bytes() {
             (output.status.code(), &output.stdout[..]),
             (Some(0), DATA),
             "{platform}: {}",
-            told(&output)
+            stderr(&output)
         );
     }
 }
@@ -172,12 +172,12 @@ fn hostile_answers_are_refused_at_once() {
             output.status.code(),
             Some(REFUSED),
             "{word}: {}",
-            told(&output)
+            stderr(&output)
         );
         assert!(
-            told(&output).contains(word) && told(&output).contains(&format!("http://{at}/")),
+            stderr(&output).contains(word) && stderr(&output).contains(&format!("http://{at}/")),
             "{}",
-            told(&output)
+            stderr(&output)
         );
         assert!(output.stdout.is_empty());
         assert!(
@@ -191,11 +191,11 @@ fn hostile_answers_are_refused_at_once() {
 fn missing_user_data_differs_from_a_failure() {
     let (at, _heads) = server(|_, stream| answer(stream, "404 Not Found", "", b"no such thing"));
     let output = fetch("openstack", at);
-    assert_eq!(output.status.code(), Some(NOTHING), "{}", told(&output));
+    assert_eq!(output.status.code(), Some(NOTHING), "{}", stderr(&output));
     assert!(
-        told(&output).contains("this machine has no user-data"),
+        stderr(&output).contains("this machine has no user-data"),
         "{}",
-        told(&output)
+        stderr(&output)
     );
 }
 
@@ -221,7 +221,7 @@ fn temporary_failures_are_tried_again() {
         (output.status.code(), &output.stdout[..]),
         (Some(0), DATA),
         "{}",
-        told(&output)
+        stderr(&output)
     );
     assert_eq!(heads.try_iter().count(), 4);
     for word in [
@@ -229,7 +229,7 @@ fn temporary_failures_are_tried_again() {
         "no whole answer in 10 s",
         "(next attempt in 1 s)",
     ] {
-        assert!(told(&output).contains(word), "{}", told(&output));
+        assert!(stderr(&output).contains(word), "{}", stderr(&output));
     }
 }
 
@@ -266,7 +266,7 @@ fn the_command_brings_the_network_up_fetches_and_takes_it_down() {
             ])
             .arg(&file);
         let output = agent.output().expect("the agent");
-        assert_eq!(output.status.code(), Some(0), "{}", told(&output));
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
         assert_eq!(std::fs::read(&file).expect("the file"), DATA);
         let mode =
             std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&file).expect("the file"));

@@ -152,20 +152,20 @@ impl Machine {
 
     /// A boot: the memory is read anew.
     fn boot(&self) -> (Finder, UnboundedReceiver<String>) {
-        let (tell, told) = unbounded_channel();
+        let (tell, reports) = unbounded_channel();
         let report: ProgressCallback =
             Arc::new(move |news: &Progress<'_>| drop(tell.send(line(news))));
         (
             Finder::new(self.terms.clone(), &self.memory(), report).unwrap(),
-            told,
+            reports,
         )
     }
 
     /// The first report of a boot.
     async fn first(&self) -> String {
-        let (mut finder, mut told) = self.boot();
+        let (mut finder, mut reports) = self.boot();
         let finding = tokio::spawn(async move { finder.find().await });
-        let line = timeout(LIMIT, told.recv()).await.unwrap().unwrap();
+        let line = timeout(LIMIT, reports.recv()).await.unwrap().unwrap();
         finding.abort();
         line
     }
@@ -271,11 +271,11 @@ async fn a_rolled_back_memory_is_bounded_by_the_configuration() {
         assert_eq!(machine.first().await, "GENERATION_BACK", "{memory:?}");
         // Nor is the older document that the memory itself holds used while no endpoint answers.
         *endpoint.serves.lock().unwrap() = (500, Vec::new());
-        let (mut finder, mut told) = machine.boot();
+        let (mut finder, mut reports) = machine.boot();
         let finding = tokio::spawn(async move { finder.find().await });
-        let failed = timeout(LIMIT, told.recv()).await.unwrap().unwrap();
+        let failed = timeout(LIMIT, reports.recv()).await.unwrap().unwrap();
         assert!(failed.contains("500"), "{failed}");
-        let next = timeout(LIMIT, told.recv()).await.unwrap().unwrap();
+        let next = timeout(LIMIT, reports.recv()).await.unwrap().unwrap();
         assert_eq!(next, "again", "{memory:?}");
         finding.abort();
     }
@@ -287,19 +287,19 @@ async fn the_saved_document_is_used_while_no_endpoint_has_one() {
     let machine = Machine::pinned(&[&endpoint]);
     assert_eq!(machine.first().await, "found 7 false");
     *endpoint.serves.lock().unwrap() = (500, Vec::new());
-    let (mut finder, mut told) = machine.boot();
+    let (mut finder, mut reports) = machine.boot();
     assert_eq!(timeout(LIMIT, finder.find()).await.unwrap().generation, 7);
-    assert!(told.recv().await.unwrap().contains("500"));
-    assert_eq!(told.recv().await.unwrap(), "found 7 true");
+    assert!(reports.recv().await.unwrap().contains("500"));
+    assert_eq!(reports.recv().await.unwrap(), "found 7 true");
     // A changed memory holds no valid document.
     let forged = std::fs::read_to_string(machine.memory())
         .unwrap()
         .replace("signature", "signaturE");
     std::fs::write(machine.memory(), forged).unwrap();
-    let (mut finder, mut told) = machine.boot();
+    let (mut finder, mut reports) = machine.boot();
     tokio::spawn(async move { finder.find().await });
-    assert!(told.recv().await.unwrap().contains("500"));
-    assert_eq!(told.recv().await.unwrap(), "again");
+    assert!(reports.recv().await.unwrap().contains("500"));
+    assert_eq!(reports.recv().await.unwrap(), "again");
 }
 
 #[tokio::test]
@@ -313,13 +313,13 @@ async fn a_dead_or_hostile_endpoint_does_not_keep_another_from_being_asked() {
     let (hostile, honest) = (document(9).sign(&key(2)).unwrap(), honest_word.clone());
     let (hostile, honest) = (Endpoint::start(hostile), Endpoint::start(honest));
     let machine = Machine::pinned(&[&gone, &hostile, &honest]);
-    let (mut finder, mut told) = machine.boot();
+    let (mut finder, mut reports) = machine.boot();
     assert_eq!(
         timeout(LIMIT, finder.find()).await.unwrap(),
         document_as_signed(&honest_word)
     );
-    assert_eq!(told.recv().await.unwrap(), "it cannot be reached");
-    assert_eq!(told.recv().await.unwrap(), "PIN_UNKNOWN");
+    assert_eq!(reports.recv().await.unwrap(), "it cannot be reached");
+    assert_eq!(reports.recv().await.unwrap(), "PIN_UNKNOWN");
 }
 
 #[tokio::test]
@@ -379,7 +379,7 @@ async fn first_use_trusts_one_key_for_good_and_reports_it() {
 async fn without_a_master_the_newest_document_counts() {
     let (stale, fresh) = (Endpoint::start(good(7)), Endpoint::start(good(8)));
     let machine = Machine::pinned(&[&stale, &fresh]);
-    let (mut finder, _told) = machine.boot();
+    let (mut finder, _reports) = machine.boot();
     let first = finder.find().await;
     assert_eq!(first.generation, 7);
     let (tell, mut found) = unbounded_channel();

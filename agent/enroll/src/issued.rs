@@ -240,7 +240,7 @@ pub async fn watch(ending: Expiry, tell: impl Fn(Duration) + Send) -> std::conve
     }
 }
 
-/// Whether to warn `left` seconds before the expiry, if the last warning came with `told` seconds
+/// Whether to warn `left` seconds before the expiry, if the last warning came with `logged` seconds
 /// left.
 fn due(left: u64, logged: Option<u64>) -> Option<u64> {
     let first = logged.is_none() && left <= NOTICE.as_secs();

@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(180);
 struct Node {
     machine: (Swtpm, Booted),
     enroller: Enroller,
-    told: UnboundedReceiver<String>,
+    milestones: UnboundedReceiver<String>,
 }
 
 /// A machine in the master's inventory that tries `endpoints` and trusts `pin`.
@@ -50,7 +50,7 @@ async fn claiming(name: &str, master: &Master, endpoints: &[(&str, u16)], pin: [
             ..Claims::default()
         },
     };
-    let (tell, told) = unbounded_channel();
+    let (tell, milestones) = unbounded_channel();
     let report: MilestoneCallback =
         Arc::new(move |milestone: &Milestone<'_>| drop(tell.send(line(milestone))));
     Node {
@@ -58,7 +58,7 @@ async fn claiming(name: &str, master: &Master, endpoints: &[(&str, u16)], pin: [
         enroller: Enroller::new(prover, settings, report)
             .await
             .expect("an enroller"),
-        told,
+        milestones,
     }
 }
 
@@ -102,15 +102,15 @@ impl Node {
             .await
             .expect("in time")
             .expect("enrolled");
-        (identity, keeper, self.told, self.machine)
+        (identity, keeper, self.milestones, self.machine)
     }
 }
 
 /// The first milestone that begins with `prefix`.
-async fn told(told: &mut UnboundedReceiver<String>, prefix: &str) -> String {
+async fn milestone(milestones: &mut UnboundedReceiver<String>, prefix: &str) -> String {
     let wait = async {
         loop {
-            let line = told.recv().await.expect("more milestones");
+            let line = milestones.recv().await.expect("more milestones");
             if line.starts_with(prefix) {
                 return line;
             }
@@ -147,47 +147,47 @@ async fn a_node_joins_speaks_with_its_tpm_key_and_renews_without_a_lapse() {
     );
     let serving = identity.serving.get().expect("a serving certificate");
     let keeper = tokio::spawn(keeper.keep());
-    told(&mut lines, "renewed").await;
+    milestone(&mut lines, "renewed").await;
     let second = whoami(&identity.client).await;
     assert_ne!(first, second, "another serial number");
     assert_ne!(
         serving.cert,
         identity.serving.get().expect("a serving certificate").cert
     );
-    told(&mut lines, "renewed").await;
+    milestone(&mut lines, "renewed").await;
     // On a busy machine the next renewal may have begun.
     assert_eq!(
         master.hellos()[..3],
         [SESSIONS_PATH, RENEWALS_PATH, RENEWALS_PATH]
     );
     keeper.abort();
-    let told = figures.text();
+    let metrics = figures.text();
     let asked = format!(r#"host="127.0.0.1:{}",method="GET"}}"#, master.port);
     let took = format!(r#"host="127.0.0.1:{}",verb="GET"}}"#, master.port);
-    let figure = |name: &str| figure(&told, name);
+    let figure = |name: &str| figure(&metrics, name);
     assert_eq!(
         figure(&format!(
             r#"rest_client_requests_total{{code="200",{asked}"#
         )),
         Some(2),
-        "{told}"
+        "{metrics}"
     );
     assert_eq!(
         figure(&format!(
             "rest_client_request_duration_seconds_count{{{took}"
         )),
         Some(2),
-        "{told}"
+        "{metrics}"
     );
     for of in ["client", "server"] {
         let left = figure(&format!("kubelet_certificate_manager_{of}_ttl_seconds"));
-        assert!(left.is_some_and(|left| left > 0), "{told}");
+        assert!(left.is_some_and(|left| left > 0), "{metrics}");
     }
 }
 
 /// The value of a sample, by its name and labels.
-fn figure(told: &str, name: &str) -> Option<i64> {
-    let found = told.lines().find_map(|line| line.strip_prefix(name));
+fn figure(metrics: &str, name: &str) -> Option<i64> {
+    let found = metrics.lines().find_map(|line| line.strip_prefix(name));
     found.and_then(|value| value.trim().parse().ok())
 }
 
@@ -200,18 +200,18 @@ async fn a_refused_renewal_is_followed_by_joining_anew() {
             .enroll()
             .await;
     let failures = || {
-        let told = identity.figures().text();
+        let metrics = identity.figures().text();
         let client = "kubelet_certificate_manager_client_expiration_renew_errors";
         let both = [client, "kubelet_server_expiration_renew_errors"];
-        both.map(|name| figure(&told, name))
+        both.map(|name| figure(&metrics, name))
     };
     assert_eq!(failures(), [Some(0), Some(0)]);
     let keeper = tokio::spawn(keeper.keep());
     assert_eq!(
-        told(&mut lines, "refused").await,
+        milestone(&mut lines, "refused").await,
         "refused REFUSED see the master (step 2, challenge)"
     );
-    told(&mut lines, "renewed").await;
+    milestone(&mut lines, "renewed").await;
     let failed = failures();
     assert!(failed[0] >= Some(1) && failed[0] == failed[1], "{failed:?}");
     assert_eq!(
@@ -230,7 +230,7 @@ async fn a_queued_machine_reports_it_and_asks_again() {
             .enroll()
             .await;
     assert_eq!(
-        told(&mut lines, "queued").await,
+        milestone(&mut lines, "queued").await,
         "queued waits as request-1"
     );
     assert_eq!(identity.node, "worker-1");
@@ -281,18 +281,22 @@ async fn a_watch_comes_line_by_line_and_an_answer_has_a_limit() {
         .request(Method::GET, "/huge", "", Bytes::new())
         .await;
     assert!(matches!(huge, Err(Error::TooLarge(_))));
-    let told = identity.figures().text();
+    let metrics = identity.figures().text();
     let asked = |code: &str| {
         let labels = format!(
             r#"code="{code}",host="127.0.0.1:{}",method="GET""#,
             master.port
         );
-        figure(&told, &format!("rest_client_requests_total{{{labels}}}"))
+        figure(&metrics, &format!("rest_client_requests_total{{{labels}}}"))
     };
-    assert_eq!((asked("200"), asked("404")), (Some(2), Some(1)), "{told}");
+    assert_eq!(
+        (asked("200"), asked("404")),
+        (Some(2), Some(1)),
+        "{metrics}"
+    );
     let took = format!(r#"host="127.0.0.1:{}",verb="GET""#, master.port);
     let name = format!("rest_client_request_duration_seconds_count{{{took}}}");
-    assert_eq!(figure(&told, &name), Some(1), "watches have no duration");
+    assert_eq!(figure(&metrics, &name), Some(1), "watches have no duration");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -313,16 +317,16 @@ async fn another_endorsement_key_is_shown_after_a_refused_hello() {
             .await
             .enroll()
             .await;
-    told(&mut lines, "refused").await;
+    milestone(&mut lines, "refused").await;
     whoami(&identity.client).await;
 }
 
 /// The milestone of a node's first failed attempt, and what the master received.
 async fn first_failure(master: &Master, host: &str, pin: [u8; 32]) -> (String, usize) {
     let node = node(master, &[(host, master.port)], pin).await;
-    let mut lines = node.told;
+    let mut lines = node.milestones;
     let enrolment = tokio::spawn(node.enroller.enroll());
-    let failure = told(&mut lines, "failed").await;
+    let failure = milestone(&mut lines, "failed").await;
     enrolment.abort();
     (failure, master.hellos().len())
 }
@@ -368,10 +372,10 @@ async fn a_certificate_for_another_key_is_not_put_in_use() {
 async fn the_reason_of_a_refused_proof_is_reported() {
     let master = Master::start(Behaviour::ExpectsAnotherConfiguration).await;
     let node = node(&master, &[("127.0.0.1", master.port)], master.pin).await;
-    let mut lines = node.told;
+    let mut lines = node.milestones;
     let enrolment = tokio::spawn(node.enroller.enroll());
     assert_eq!(
-        told(&mut lines, "refused").await,
+        milestone(&mut lines, "refused").await,
         "refused CONFIG_CHANGED see the master (step 4, verdict)"
     );
     enrolment.abort();

@@ -330,8 +330,8 @@ mod tests {
         let sent: Vec<Result<Bytes, Error>> = source.collect().await;
         let before = sent.iter().take_while(|piece| piece.is_ok()).count();
         assert_eq!(before, 5);
-        let told = sent[5].as_ref().unwrap_err().chain();
+        let message = sent[5].as_ref().unwrap_err().chain();
         let expected = "layer sha256:aa: a zstd frame has a window of 536870912 bytes, and 33554432 are allowed";
-        assert_eq!(told, expected);
+        assert_eq!(message, expected);
     }
 }

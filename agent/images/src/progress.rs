@@ -121,15 +121,15 @@ mod tests {
         assert_eq!(count.progress(), None);
         let (configuration, layers) = (part(10), [part(100), part(200)]);
         count.expect(&configuration, &layers);
-        let told = || count.progress().unwrap();
-        assert_eq!((told().fetched, told().bytes), (0, 310));
+        let progress = || count.progress().unwrap();
+        assert_eq!((progress().fetched, progress().bytes), (0, 310));
         count.came(10);
         count.has(&configuration, false);
         count.came(60);
-        assert_eq!((told().fetched, told().fetched_layers), (70, 0));
+        assert_eq!((progress().fetched, progress().fetched_layers), (70, 0));
         count.came(40);
         count.has(&layers[0], true);
-        assert!(!told().is_fetched());
+        assert!(!progress().is_fetched());
         // One that was on the machine before is not sent.
         count.has(&layers[1], true);
         let all = Progress {
@@ -139,9 +139,9 @@ mod tests {
             fetched_layers: 2,
             unpacked: 0,
         };
-        assert!(told() == all && all.is_fetched());
+        assert!(progress() == all && all.is_fetched());
         count.unpacked();
-        assert_eq!(told(), Progress { unpacked: 1, ..all });
+        assert_eq!(progress(), Progress { unpacked: 1, ..all });
         drop(counting);
         assert_eq!(count.progress(), None);
     }
@@ -156,8 +156,8 @@ mod tests {
         for layer in &layers {
             count.has(layer, true);
         }
-        let told = count.progress().unwrap();
-        assert_eq!((told.fetched, told.bytes), (u64::MAX, u64::MAX));
+        let progress = count.progress().unwrap();
+        assert_eq!((progress.fetched, progress.bytes), (u64::MAX, u64::MAX));
         count.expect(&part(1), &[]);
         count.came(7);
         assert_eq!(count.progress().unwrap().fetched, 1);

@@ -277,10 +277,10 @@ mod tests {
         while silent.read(&mut sink).is_ok_and(|count| count > 0) {}
         console.line("back");
         let count = silent.read(&mut sink).unwrap();
-        let told = String::from_utf8_lossy(&sink[..count]).into_owned();
+        let written = String::from_utf8_lossy(&sink[..count]).into_owned();
         assert!(
-            told.contains("this console missed") && told.ends_with("\nback\n"),
-            "{told}"
+            written.contains("this console missed") && written.ends_with("\nback\n"),
+            "{written}"
         );
         drop(console);
         let text = reader.join().unwrap();

@@ -420,15 +420,15 @@ mod tests {
             role: "master".to_owned(),
             ..Image::default()
         };
-        let told = |moved_by| {
+        let state_of = |moved_by| {
             let all = table(&image, &opened(moved_by));
             let arguments = &all[1].program.arguments;
             let at = arguments.iter().position(|word| word == "--state-of");
             at.and_then(|at| arguments.get(at + 1).cloned())
         };
-        assert_eq!(told(None), None);
+        assert_eq!(state_of(None), None);
         assert_eq!(
-            told(Some([0xAB; 32])),
+            state_of(Some([0xAB; 32])),
             Some(format!("sha256:{}", "ab".repeat(32)))
         );
     }

@@ -128,7 +128,7 @@ mod tests {
     use config_state::generation::NoGeneration;
 
     #[test]
-    fn a_master_of_an_image_without_the_generations_code_is_told_how_to_go_on() {
+    fn a_master_of_an_image_without_the_generations_code_learns_how_to_go_on() {
         let causes = |why| [(); 2].map(|()| -> Cause { GenerationError::Untrusted(why).into() });
         let [own, moved] = causes(NoGeneration::Unauthenticated);
         for (cure, cause) in [(masters_cure(&own), own), (recovery_cure(&moved), moved)] {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_master_whose_state_is_missing_is_held_and_told_how_to_begin_anew() {
+    fn a_master_whose_state_is_missing_is_held_and_learns_how_to_begin_anew() {
         let fatal = refused(Reason::PartitionGone);
         let line = fatal.line();
         assert_eq!(fatal.then, AfterFailure::Hold, "{line}");

@@ -129,7 +129,7 @@ enum Phase {
 pub struct Supervisor {
     services: Vec<Service>,
     phase: Phase,
-    told_started: bool,
+    reported_started: bool,
 }
 
 impl Supervisor {
@@ -157,7 +157,7 @@ impl Supervisor {
             Self {
                 services,
                 phase,
-                told_started: false,
+                reported_started: false,
             },
             effects,
         )
@@ -221,8 +221,9 @@ impl Supervisor {
                 return vec![Effect::Ask(pid)];
             }
         }
-        let first = !self.told_started && self.services.iter().all(|service| service.was_started);
-        self.told_started |= first;
+        let first =
+            !self.reported_started && self.services.iter().all(|service| service.was_started);
+        self.reported_started |= first;
         self.note_health(now);
         first.then_some(Effect::TellStarted).into_iter().collect()
     }

@@ -394,7 +394,7 @@ mod tests {
     async fn a_refusal_names_the_services_that_exist() {
         let lab = Lab::new();
         lab.put("agent", 0, "text");
-        for (query, told) in [
+        for (query, expected) in [
             ("query=sshd", "no service \\\"sshd\\\"; there are: agent"),
             (
                 "query=master",
@@ -410,7 +410,7 @@ mod tests {
         ] {
             let (status, said) = lab.get(query).await;
             assert_eq!(status, 400, "{query}: {said}");
-            assert!(said.contains(told), "{query}: {said}");
+            assert!(said.contains(expected), "{query}: {said}");
             assert!(said.contains("\"kind\":\"Status\""), "{said}");
         }
         for path in [

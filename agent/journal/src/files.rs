@@ -382,10 +382,10 @@ mod tests {
         }
         let lines = rest(&mut files);
         // First the rest of the file that it held open, then the files that are kept.
-        let told = lines
+        let notice = lines
             .iter()
             .position(|(_, text)| text.starts_with("(lines were removed"));
-        assert!(told.is_some_and(|at| at < 3), "{lines:?}");
+        assert!(notice.is_some_and(|at| at < 3), "{lines:?}");
         assert_eq!(lines.last().unwrap().0, 1_000_049_000);
     }
 

@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn each_fault_names_its_parameter_and_the_expected_value() {
-        for (text, told) in [
+        for (text, expected) in [
             ("", "name a service"),
             ("tailLines=1", "name a service"),
             ("query=/etc/shadow", "no service \"/etc/shadow\""),
@@ -322,7 +322,7 @@ mod tests {
             ),
         ] {
             let said = fault(text);
-            assert!(said.contains(told), "{text}: {said}");
+            assert!(said.contains(expected), "{text}: {said}");
         }
     }
 

@@ -26,7 +26,7 @@ pub struct Config {
     /// Addresses of the machine as they are now, the most important first; the first is
     /// `status.hostIP` of pods.
     pub addresses: watch::Receiver<Vec<IpAddr>>,
-    /// Port of the kubelet's API as told to the master.
+    /// Port of the kubelet's API as reported to the master.
     pub port: u16,
     /// Folders of pods, and what pods may use of the machine.
     pub machine: Machine,

@@ -16,19 +16,19 @@ use std::time::Duration;
 
 /// The answer.
 pub(crate) fn text(config: &Config, sandboxes: &Sandboxes) -> String {
-    let mut told = settings(config);
-    told.extend(shutdown(&config.shutdown));
+    let mut shown = settings(config);
+    shown.extend(shutdown(&config.shutdown));
     if config.cluster.is_some() {
-        told.insert("clusterDomain".to_owned(), json!(DOMAIN));
+        shown.insert("clusterDomain".to_owned(), json!(DOMAIN));
         // Pods ask their own node.
         let resolver = json!(resolver(config, sandboxes).as_slice());
-        told.insert("clusterDNS".to_owned(), resolver);
+        shown.insert("clusterDNS".to_owned(), resolver);
     }
-    json!({"kubeletconfig": told}).to_string()
+    json!({"kubeletconfig": shown}).to_string()
 }
 
 fn settings(config: &Config) -> Map<String, Value> {
-    let told = json!({
+    let shown = json!({
         "authentication": {
             "anonymous": {"enabled": false},
             "webhook": {"enabled": true, "cacheTTL": written(GRANTED)},
@@ -79,14 +79,14 @@ fn settings(config: &Config) -> Map<String, Value> {
             "memory": config.reserved_memory.to_string(),
         },
     });
-    told.as_object().cloned().unwrap_or_default()
+    shown.as_object().cloned().unwrap_or_default()
 }
 
 /// The time that pods have to end with the machine: two of upstream's settings where critical pods
 /// end after all others, or else its other form.
 fn shutdown(grace: &ShutdownGrace) -> Map<String, Value> {
     let groups = grace.groups();
-    let told = match groups {
+    let shown = match groups {
         [all, critical] if (all.from, critical.from) == (0, CRITICAL_PRIORITY) => json!({
             "shutdownGracePeriod": written(all.time + critical.time),
             "shutdownGracePeriodCriticalPods": written(critical.time),
@@ -100,7 +100,7 @@ fn shutdown(grace: &ShutdownGrace) -> Map<String, Value> {
             json!({"shutdownGracePeriodByPodPriority": all})
         }
     };
-    told.as_object().cloned().unwrap_or_default()
+    shown.as_object().cloned().unwrap_or_default()
 }
 
 /// Grace periods of soft thresholds, by the signals' names.
@@ -128,7 +128,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn settings_are_told_in_the_forms_of_upstream() {
+    fn settings_are_shown_in_the_forms_of_upstream() {
         let soft = Soft {
             least: Least::Percent(20),
             grace: Duration::from_secs(90),
@@ -144,9 +144,9 @@ mod tests {
             reserved_cpu_millis: 100,
             ..crate::config::tests::config(std::path::Path::new("/there"))
         };
-        let mut told = settings(&config);
-        told.extend(shutdown(&config.shutdown));
-        let told = Value::Object(told);
+        let mut shown = settings(&config);
+        shown.extend(shutdown(&config.shutdown));
+        let shown = Value::Object(shown);
         for (place, value) in [
             ("/authentication/anonymous/enabled", json!(false)),
             ("/authorization/webhook/cacheUnauthorizedTTL", json!("10s")),
@@ -172,20 +172,20 @@ mod tests {
             ("/systemReserved/cpu", json!("100m")),
             ("/systemReserved/memory", json!("268435456")),
         ] {
-            assert_eq!(told.pointer(place), Some(&value), "{place}");
+            assert_eq!(shown.pointer(place), Some(&value), "{place}");
         }
         let group = |from, seconds| ShutdownGroup {
             from,
             time: Duration::from_secs(seconds),
         };
         let grace = ShutdownGrace::by_priority(vec![group(1000, 20), group(-1, 40)]);
-        let told = shutdown(&grace.unwrap());
+        let shown = shutdown(&grace.unwrap());
         let all = json!([
             {"priority": -1, "shutdownGracePeriodSeconds": 40},
             {"priority": 1000, "shutdownGracePeriodSeconds": 20},
         ]);
-        assert_eq!(told.get("shutdownGracePeriodByPodPriority"), Some(&all));
-        assert_eq!(told.len(), 1);
+        assert_eq!(shown.get("shutdownGracePeriodByPodPriority"), Some(&all));
+        assert_eq!(shown.len(), 1);
         assert_eq!(written(Duration::from_secs(3_600)), "1h0m0s");
         assert_eq!(written(Duration::ZERO), "0s");
     }
@@ -200,10 +200,10 @@ mod tests {
         })
         .unwrap();
         let mut config = crate::config::tests::config(dir.path());
-        let told =
+        let shown =
             |config: &Config| -> Value { serde_json::from_str(&text(config, &sandboxes)).unwrap() };
-        assert!(told(&config)["kubeletconfig"].get("clusterDNS").is_none());
+        assert!(shown(&config)["kubeletconfig"].get("clusterDNS").is_none());
         config.cluster = Some(agent_proxy::View::default());
-        assert_eq!(told(&config)["kubeletconfig"]["clusterDNS"], json!([]));
+        assert_eq!(shown(&config)["kubeletconfig"]["clusterDNS"], json!([]));
     }
 }

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_is_full_of_other_things_is_told_of() {
+    fn a_disk_that_is_full_of_other_things_is_reported() {
         let swept = |freed| Swept {
             images: 1,
             freed,

@@ -69,7 +69,7 @@ pub(crate) async fn keep_status(shared: Arc<Shared>) {
     let mut reporter = Reporter {
         shared: Arc::clone(&shared),
         node: None,
-        told: BTreeMap::new(),
+        reported: BTreeMap::new(),
         written: None,
         images: None,
     };
@@ -103,7 +103,7 @@ struct Reporter {
     /// The Node as the master gave it last.
     node: Option<Node>,
     /// The conditions reported for other parts.
-    told: BTreeMap<&'static str, Notice>,
+    reported: BTreeMap<&'static str, Notice>,
     written: Option<(NodeStatus, Instant)>,
     images: Option<(Vec<ContainerImage>, Instant)>,
 }
@@ -125,11 +125,11 @@ impl Reporter {
             on,
             reason,
             message,
-        } in news(&self.told, &notices)
+        } in news(&self.reported, &notices)
         {
             shared.events.node(&node, on, reason, message);
         }
-        self.told.clone_from(&notices);
+        self.reported.clone_from(&notices);
         let fault = runtime.as_ref().err().map(agent_runtime::Error::chain);
         let fault = fault.map(|fault| format!("container runtime is down: {fault}"));
         let fault = fault.or_else(|| shared.is_ending().then(|| shutdown::NOT_READY.to_owned()));

@@ -41,11 +41,11 @@ impl Notices {
 /// The conditions to report: those that hold and were not reported so, and those that ceased to
 /// hold.
 pub(crate) fn news(
-    told: &BTreeMap<&'static str, Notice>,
+    reported: &BTreeMap<&'static str, Notice>,
     now: &BTreeMap<&'static str, Notice>,
 ) -> Vec<Notice> {
     let changed = now.iter().filter(|(condition, notice)| {
-        let before = told.get(*condition);
+        let before = reported.get(*condition);
         before != Some(*notice) && (notice.on || before.is_some_and(|before| before.on))
     });
     changed.map(|(_, notice)| notice.clone()).collect()
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_told_once_and_what_never_held_is_not() {
+    fn a_change_is_reported_once_and_what_never_held_is_not() {
         let notice = |on, message: &str| Notice {
             on,
             reason: "Why",

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 /// When an event tells how far a pull is, in seconds since it was asked for. After the last time
 /// none does.
-const TOLD: [u64; 9] = [30, 60, 120, 300, 600, 1200, 3600, 7200, 21_600];
+const REPORTS: [u64; 9] = [30, 60, 120, 300, 600, 1200, 3600, 7200, 21_600];
 
 /// How far a pull is.
 #[derive(Debug, Clone, Copy)]
@@ -21,15 +21,18 @@ pub(crate) enum Stage {
     Begun(Option<Progress>),
 }
 
-/// Does some work, and tells of it at the times of [`TOLD`] until it is done.
-pub(crate) async fn told<T>(work: impl Future<Output = T>, mut tell: impl FnMut(Duration)) -> T {
+/// Does some work, and reports it at the times of [`REPORTS`] until it is done.
+pub(crate) async fn reported<T>(
+    work: impl Future<Output = T>,
+    mut report: impl FnMut(Duration),
+) -> T {
     let begun = Instant::now();
     let mut work = pin!(work);
-    for after in TOLD.map(Duration::from_secs) {
+    for after in REPORTS.map(Duration::from_secs) {
         if let Ok(done) = timeout_at(begun + after, &mut work).await {
             return done;
         }
-        tell(begun.elapsed());
+        report(begun.elapsed());
     }
     work.await
 }
@@ -70,7 +73,7 @@ mod tests {
             sleep(Duration::from_secs(seconds)).await;
             seconds
         };
-        let done = told(work, |after| times.push(after.as_secs())).await;
+        let done = reported(work, |after| times.push(after.as_secs())).await;
         assert_eq!(done, seconds);
         times
     }
@@ -80,16 +83,16 @@ mod tests {
         assert!(times(29).await.is_empty());
         assert_eq!(times(119).await, [30, 60]);
         assert_eq!(times(700).await, [30, 60, 120, 300, 600]);
-        assert_eq!(told(ready(7), |_| unreachable!("it is done")).await, 7);
+        assert_eq!(reported(ready(7), |_| unreachable!("it is done")).await, 7);
         let mut number = 0;
-        let endless = told(pending::<()>(), |_| number += 1);
+        let endless = reported(pending::<()>(), |_| number += 1);
         let year = Duration::from_secs(365 * 86_400);
         assert!(timeout(year, endless).await.is_err());
-        assert_eq!(number, TOLD.len());
+        assert_eq!(number, REPORTS.len());
     }
 
     #[test]
-    fn a_pull_is_told_by_its_bytes_and_layers() {
+    fn a_pull_is_reported_by_its_bytes_and_layers() {
         let far = Progress {
             bytes: 310 << 20,
             fetched: 120 << 20,
@@ -121,8 +124,8 @@ mod tests {
                 "310.0 MiB fetched after 1h0m0s, 3 of 7 layers unpacked",
             ),
         ] {
-            let told = text("app:1", Duration::from_secs(seconds), stage);
-            assert_eq!(told, format!("Pulling image \"app:1\": {how}"));
+            let message = text("app:1", Duration::from_secs(seconds), stage);
+            assert_eq!(message, format!("Pulling image \"app:1\": {how}"));
         }
     }
 }

@@ -101,7 +101,7 @@ pub(crate) struct ContainerImages<'a> {
 
 impl Fetches {
     /// The images that a container needs, in their order, once they are on the machine and the pod
-    /// may run them; `None` while they are still fetched. `news` is told at the end.
+    /// may run them; `None` while they are still fetched. `news` is notified at the end.
     pub(crate) async fn images(
         &mut self,
         shared: &Arc<Shared>,
@@ -122,7 +122,7 @@ impl Fetches {
             let all = wanted.to_vec();
             let mut task = JoinSet::new();
             task.spawn(async move {
-                let _told = AtItsEnd(news);
+                let _notified = AtItsEnd(news);
                 if let Some(beyond) = all.get(MOST_IMAGES) {
                     let image = beyond.image.clone();
                     let text = format!("a container may have {MOST_IMAGES} images with those of its volumes, not {}", all.len());
@@ -203,7 +203,7 @@ impl Puller {
             let fetched = runtime.obtain_image(image, policy, keys).await;
             fetched.map(|fetched| (fetched, start))
         };
-        let pull = progress::told(pull, |after| {
+        let pull = progress::reported(pull, |after| {
             let stage = match begun.get() {
                 Some(_) => Stage::Begun(runtime.pull_progress(image)),
                 None => Stage::Waits,
@@ -362,11 +362,11 @@ mod tests {
         });
         let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
         let all = NeededImage::all(&pod, &pod.spec.as_ref().unwrap().containers[0]);
-        let told = all
+        let listed = all
             .iter()
             .map(|one| (one.volume.as_deref(), &*one.image, one.policy));
         assert_eq!(
-            told.collect::<Vec<_>>(),
+            listed.collect::<Vec<_>>(),
             [
                 (None, "own:1", PullPolicy::IfNotPresent),
                 (Some("v"), "files", PullPolicy::Never),

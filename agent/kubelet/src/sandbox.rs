@@ -183,9 +183,9 @@ fn has_own_users(pod: &Pod) -> bool {
     pod.spec.as_ref().and_then(|spec| spec.host_users) == Some(false)
 }
 
-/// A sandbox that can't be made as the pod asks for it, told in upstream's words, and counted: with
-/// the handler where upstream's kubelet would have asked its runtime. Who made the pod may change
-/// what it refers to, so that it is tried again.
+/// A sandbox that can't be made as the pod asks for it, reported in upstream's words, and counted:
+/// with the handler where upstream's kubelet would have asked its runtime. Who made the pod may
+/// change what it refers to, so that it is tried again.
 fn failed(shared: &Shared, pod: &Pod, handler: Option<&str>, fault: &str) -> Error {
     let done = shared.figures.done();
     done.pod_failed(has_own_users(pod), handler);
@@ -233,7 +233,7 @@ async fn runs_in_class(shared: &Shared, pod: &Pod) -> Result<&'static str, Unfit
 fn handled(handler: &str) -> Result<&'static str, Unfit> {
     let known = HANDLERS.join(" and ");
     let unfit = || Unfit {
-        // A label of metrics: what is none is told as no handler.
+        // A label of metrics: what is none is reported as no handler.
         handler: Some(if is_plain(handler) { handler } else { "" }.to_owned()),
         fault: format!("no runtime for {handler:?} is configured: this node has {known} alone"),
     };
@@ -318,7 +318,7 @@ mod tests {
             let mut own = PodSandbox::find(&shared, uid);
             own.make(&shared, &pod).await.unwrap_err();
         }
-        let told = shared.figures.done().text("n", &[]);
+        let metrics = shared.figures.done().text("n", &[]);
         for line in [
             "kubelet_started_pods_total 4",
             "kubelet_started_pods_errors_total 4",
@@ -327,7 +327,10 @@ mod tests {
             "kubelet_run_podsandbox_errors_total{runtime_handler=\"\"} 1",
             "kubelet_run_podsandbox_duration_seconds_count{runtime_handler=\"\"} 1",
         ] {
-            assert!(told.lines().any(|told| told == line), "{line}:\n{told}");
+            assert!(
+                metrics.lines().any(|sample| sample == line),
+                "{line}:\n{metrics}"
+            );
         }
     }
 

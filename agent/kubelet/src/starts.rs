@@ -122,20 +122,20 @@ impl Starts {
             order.number,
         );
         let fate = Arc::<OnceLock<Fate>>::default();
-        let (told, outcome) = oneshot::channel();
+        let (finished, outcome) = oneshot::channel();
         let (news, own) = (self.news.clone(), fate.clone());
         let (shared, supplies) = (self.shared.clone(), self.supplies.clone());
         let order = Arc::new(order);
         let mut task = JoinSet::new();
         task.spawn(async move {
-            // Dropped after `told`, so that the woken task finds the outcome.
+            // Dropped after `finished`, so that the woken task finds the outcome.
             let _news = AtItsEnd(news);
-            let told = told;
+            let finished = finished;
             let result = start(&shared, &supplies, &order, &own).await;
             if matches!(&result, Err(error) if error.class == ErrorClass::Unavailable) {
                 tokio::time::sleep(RETRY).await;
             }
-            told.send(result).ok();
+            finished.send(result).ok();
         });
         let start = Start {
             pod,

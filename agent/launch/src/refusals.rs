@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_of_selinux_are_taken_and_told_to_have_no_effect() {
+    fn labels_of_selinux_are_taken_and_reported_to_have_no_effect() {
         let label = json!({"seLinuxOptions": {"level": "s0:c0,c1"}});
         for place in ["/spec", "/spec/containers/0"] {
             let mut pod = json!({"spec": {"containers": [{"name": "a", "image": "i"}]}});

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_resolvers_cannot_take_is_left_out_and_told() {
+    fn what_resolvers_cannot_take_is_left_out_and_reported() {
         let resolver = |servers: &[&str], searches: &[String]| {
             let config = json!({"nameservers": servers, "searches": searches});
             Resolver::of(

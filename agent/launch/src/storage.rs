@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_is_told_in_upstreams_words() {
+    fn each_limit_is_reported_in_upstreams_words() {
         let dir = tempfile::tempdir().unwrap();
         let machine = machine(dir.path());
         let reference = PodRef {

@@ -202,7 +202,7 @@ fn a_projected_volume_holds_the_files_of_all_its_sources() {
 }
 
 #[test]
-fn a_key_that_is_not_there_is_told_with_the_kind_of_its_object() {
+fn a_key_that_is_not_there_is_reported_with_the_kind_of_its_object() {
     let dir = in_memory();
     let mut sources = sources(&json!({"a": "1"}));
     let secret = json!({"data": {"a": "MQ=="}});

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_user_data_is_told_from_a_failure() {
+    fn a_machine_without_user_data_is_distinguished_from_a_failure() {
         for platform in Platform::ALL {
             assert_eq!(
                 at_data(platform).answer(status(404)),

@@ -142,7 +142,7 @@ pub enum Resolution {
 pub fn answer(index: &Index, question: &Question) -> Resolution {
     let kind = kind(question.query.query_type());
     let mut name = question.name();
-    let mut told = Told::default();
+    let mut targets = Targets::default();
     let mut answer = question.answer(ResponseCode::NoError);
     answer.metadata.authoritative = true;
     if question.query.query_type() == RecordType::SOA && name == DOMAIN {
@@ -178,7 +178,7 @@ pub fn answer(index: &Index, question: &Question) -> Resolution {
             if let Data::Cname(other) = &data {
                 next = Some(other.clone());
             }
-            add(&mut answer, &mut told, &owner, data);
+            add(&mut answer, &mut targets, &owner, data);
         }
         match next.filter(|_| kind != Kind::Cname) {
             Some(other) => name = other,
@@ -217,12 +217,12 @@ fn absolute(name: &str) -> Result<Name, hickory_proto::ProtoError> {
 
 /// What an answer has of targets: one may have several addresses, and a host several ports.
 #[derive(Debug, Default)]
-struct Told {
-    targets: BTreeSet<(u16, String)>,
+struct Targets {
+    ports: BTreeSet<(u16, String)>,
     addresses: BTreeSet<(String, IpAddr)>,
 }
 
-fn add(answer: &mut Message, told: &mut Told, owner: &Name, data: Data) {
+fn add(answer: &mut Message, targets: &mut Targets, owner: &Name, data: Data) {
     let rdata = match data {
         Data::Address(address) => Some(address_data(address)),
         Data::Text(text) => Some(RData::TXT(TXT::new(vec![text.to_owned()]))),
@@ -234,11 +234,11 @@ fn add(answer: &mut Message, told: &mut Told, owner: &Name, data: Data) {
             host,
             address,
         } => absolute(&host).ok().and_then(|target| {
-            if told.addresses.insert((host.clone(), address)) {
+            if targets.addresses.insert((host.clone(), address)) {
                 let beside = Record::from_rdata(target.clone(), TTL, address_data(address));
                 answer.add_additional(beside);
             }
-            let is_new = told.targets.insert((port, host));
+            let is_new = targets.ports.insert((port, host));
             is_new.then(|| RData::SRV(SRV::new(0, weight, port, target)))
         }),
     };

@@ -81,11 +81,11 @@ fn what_fits_of_a_long_answer_stays_in_it() {
     let asked = question("many.example.", RecordType::A, None);
     let mut said = asked.answer(ResponseCode::NoError);
     let owner = absolute("many.example").unwrap();
-    let mut told = Told::default();
+    let mut targets = Targets::default();
     for last in 0..200 {
         add(
             &mut said,
-            &mut told,
+            &mut targets,
             &owner,
             Data::Address([10, 1, 0, last].into()),
         );
@@ -156,9 +156,9 @@ fn an_answer_has_each_target_and_each_of_their_addresses_once() {
         .collect();
     for id in 0..12 {
         let mut said = asked.answer(ResponseCode::NoError);
-        let mut told = Told::default();
+        let mut targets = Targets::default();
         for data in turned(found.clone(), id) {
-            add(&mut said, &mut told, &owner, data);
+            add(&mut said, &mut targets, &owner, data);
         }
         assert_eq!((said.answers.len(), said.additionals.len()), (6, 6), "{id}");
     }

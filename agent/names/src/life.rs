@@ -41,7 +41,7 @@ pub struct Names {
     options: Options,
     /// What is answered.
     answered: View,
-    /// Whether it is an earlier agent's until the master has told the whole.
+    /// Whether it is an earlier agent's until the master has sent the whole.
     is_left: bool,
     /// Where it answers.
     own: watch::Sender<Vec<OwnAddress>>,
@@ -50,7 +50,7 @@ pub struct Names {
 
 impl Names {
     /// The name server of a node, with what an earlier agent left of names. One that may not be
-    /// used is told, and names wait for the master.
+    /// used is logged, and names wait for the master.
     pub fn new(options: Options) -> Self {
         let left = Snapshot::left(&options.snapshot, &options.origin);
         let left = left.unwrap_or_else(|error| {
@@ -169,7 +169,7 @@ impl Names {
     async fn leave(&self) -> Infallible {
         let (mut changes, mut own) = (self.options.view.changes(), self.own.subscribe());
         let mut left: Option<Snapshot> = None;
-        let mut told = false;
+        let mut logged = false;
         loop {
             let now = Snapshot {
                 known: Arc::clone(&changes.borrow_and_update()),
@@ -181,9 +181,9 @@ impl Names {
                 let (path, origin) = (self.options.snapshot.clone(), self.options.origin.clone());
                 let leave = move || now.leave(&path, &origin);
                 match tokio::task::spawn_blocking(leave).await {
-                    Ok(Ok(())) => told = false,
+                    Ok(Ok(())) => logged = false,
                     Ok(Err(error)) => {
-                        if !std::mem::replace(&mut told, true) {
+                        if !std::mem::replace(&mut logged, true) {
                             tracing::warn!(
                                 path = %self.options.snapshot.display(),
                                 error = chain(&error),

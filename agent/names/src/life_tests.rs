@@ -57,7 +57,7 @@ async fn turn() {
 }
 
 #[tokio::test]
-async fn names_are_as_an_earlier_agent_left_them_until_the_master_has_told_all() {
+async fn names_are_as_an_earlier_agent_left_them_until_the_master_has_sent_all() {
     let folder = tempfile::tempdir().unwrap();
     left(folder.path());
     let names = names(folder.path());

@@ -350,7 +350,7 @@ fn named_ports_are_found_by_service_records() {
 }
 
 #[test]
-fn names_that_are_not_there_are_told_apart_from_those_without_such_records() {
+fn names_that_are_not_there_are_distinguished_from_those_without_such_records() {
     assert_eq!(found("cluster.local", Kind::A), [""; 0]);
     assert_eq!(found("shop.svc.cluster.local", Kind::A), [""; 0]);
     assert_eq!(found("none.svc.cluster.local", Kind::A), ["Missing"]);

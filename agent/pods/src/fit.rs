@@ -321,15 +321,15 @@ mod tests {
         let asks = |cpu: &str, memory: &str| {
             pod(json!({"resources": {"requests": {"cpu": cpu, "memory": memory}}}))
         };
-        let told = |cpu, memory| beyond(&asks(cpu, memory), &allocatable);
+        let message = |cpu, memory| beyond(&asks(cpu, memory), &allocatable);
         let words = |what| Some(format!("Node didn't have enough capacity: {what}"));
-        assert_eq!(told("2", "1Gi"), None);
+        assert_eq!(message("2", "1Gi"), None);
         assert_eq!(
-            told("2001m", "1Gi"),
+            message("2001m", "1Gi"),
             words("cpu, requested: 2001, capacity: 2000")
         );
         assert_eq!(
-            told("2001m", "2Gi"),
+            message("2001m", "2Gi"),
             words("memory, requested: 2147483648, capacity: 1073741824")
         );
     }

@@ -149,10 +149,10 @@ pub fn as_given(pod: &Pod, seen: &[Seen]) -> Pod {
         let mut all = inits.into_iter().chain(mains).flatten();
         all.find(|one| one.name == name)?.resources.clone()
     };
-    let told = || status.and_then(|status| status.resources.clone());
+    let reported = || status.and_then(|status| status.resources.clone());
     let before = Whole::of(pod, seen.iter());
-    let before =
-        before.unwrap_or_else(|| told().map_or(Whole::named(pod), |told| Whole(Some(told))));
+    let before = before
+        .unwrap_or_else(|| reported().map_or(Whole::named(pod), |reported| Whole(Some(reported))));
     with(pod, before, |name| {
         let latest = crate::containers::latest(seen, name);
         latest.and_then(given).or_else(|| of_status(name))
@@ -292,12 +292,12 @@ mod tests {
         let (old, new) = (pod(&with("1"), &json!([])), pod(&with("9"), &json!([])));
         let cpu = |pod: &Pod| pod.spec.as_ref().unwrap().containers[0].resources.clone();
         assert_eq!(cpu(&as_given(&new, &[running(&old)])), cpu(&old));
-        let mut told = new.clone();
-        told.status = serde_json::from_value(json!({"containerStatuses": [{
+        let mut reported = new.clone();
+        reported.status = serde_json::from_value(json!({"containerStatuses": [{
             "name": "a", "image": "i", "imageID": "", "ready": true, "restartCount": 0, "resources": with("1"),
         }]}))
         .unwrap();
-        assert_eq!(cpu(&as_given(&told, &[])), cpu(&old));
+        assert_eq!(cpu(&as_given(&reported, &[])), cpu(&old));
         assert_eq!(cpu(&as_given(&new, &[])), cpu(&new));
     }
 

@@ -56,7 +56,7 @@ pub(crate) struct World {
     pub(crate) asked: Vec<String>,
     pub(crate) written: Option<PodStatus>,
     /// Every status that was written, in order.
-    pub(crate) told: Vec<PodStatus>,
+    pub(crate) reported: Vec<PodStatus>,
     pub(crate) finished: bool,
     /// When the pod's volumes can be set up, and whether the agent has done that.
     volumes_at: Timestamp,
@@ -104,7 +104,7 @@ impl World {
             starts: BTreeMap::new(),
             asked: Vec::new(),
             written: None,
-            told: Vec::new(),
+            reported: Vec::new(),
             finished: false,
             volumes_at: later(now, seconds(story.volumes)),
             mounted: false,
@@ -578,7 +578,7 @@ impl World {
             let old = base(&self.pod, self.written.as_ref());
             let status = status(self.facts(), &old, None, &Addresses::default(), &|_| None);
             self.check_status(&status)?;
-            self.told.push(status.clone());
+            self.reported.push(status.clone());
             self.written = Some(status);
             if plan.actions.is_empty() || self.finished {
                 self.check_resources()?;

@@ -456,7 +456,7 @@ fn a_debugger_runs_beside_an_init_container_once_and_decides_nothing() {
     world.fault(Fault::Debug);
     after(&mut world, 15);
     assert_eq!(phase(&world), "Pending");
-    let told = |world: &World| {
+    let debugger_state = |world: &World| {
         let all = world
             .written
             .as_ref()
@@ -465,9 +465,9 @@ fn a_debugger_runs_beside_an_init_container_once_and_decides_nothing() {
             .clone();
         all.unwrap()[0].state.clone().unwrap()
     };
-    assert!(told(&world).running.is_some());
+    assert!(debugger_state(&world).running.is_some());
     after(&mut world, 15);
-    assert_eq!(told(&world).terminated.unwrap().exit_code, 1);
+    assert_eq!(debugger_state(&world).terminated.unwrap().exit_code, 1);
     world.fault(Fault::Reboot);
     after(&mut world, 600);
     assert_eq!(world.starts["debug0"], 1);
@@ -589,10 +589,10 @@ fn a_container_that_a_probe_ended_does_not_look_as_if_it_had_ended_for_good() {
     behaviour.dies = Some(5);
     let mut world = World::new(&plain("Always", behaviour));
     after(&mut world, 4);
-    world.told.clear();
+    world.reported.clear();
     after(&mut world, 3);
     assert_eq!(world.starts["main0"], 2);
-    let terminated = world.told.iter().any(|status| {
+    let terminated = world.reported.iter().any(|status| {
         let mut all = status.container_statuses.iter().flatten();
         all.any(|one| {
             one.state
@@ -600,7 +600,7 @@ fn a_container_that_a_probe_ended_does_not_look_as_if_it_had_ended_for_good() {
                 .is_some_and(|state| state.terminated.is_some())
         })
     });
-    assert!(!terminated, "{:?}", world.told);
+    assert!(!terminated, "{:?}", world.reported);
 }
 
 #[test]

@@ -395,7 +395,7 @@ mod tests {
             {"name": "e", "mountPath": "/e", "readOnly": true, "mountPropagation": "HostToContainer"},
         ]);
         let container = json!({"name": "c", "volumeMounts": mounts});
-        let told = volume_mounts(&serde_json::from_value(container).unwrap());
+        let reported = volume_mounts(&serde_json::from_value(container).unwrap());
         let wanted = json!([
             {"name": "a", "mountPath": "/a", "readOnly": true, "recursiveReadOnly": "Enabled"},
             {"name": "b", "mountPath": "/b"},
@@ -403,7 +403,7 @@ mod tests {
             {"name": "d", "mountPath": "/d", "readOnly": true, "recursiveReadOnly": "Enabled"},
             {"name": "e", "mountPath": "/e", "readOnly": true, "recursiveReadOnly": "Disabled"},
         ]);
-        assert_eq!(serde_json::to_value(told).unwrap(), wanted);
+        assert_eq!(serde_json::to_value(reported).unwrap(), wanted);
     }
 
     #[test]
@@ -442,8 +442,11 @@ mod tests {
             Some(text.to_owned())
         };
         let (old, at) = (PodStatus::default(), Addresses::default());
-        let told = status(facts, &old, None, &at, &message);
-        let lists = [told.init_container_statuses, told.container_statuses];
+        let reported = status(facts, &old, None, &at, &message);
+        let lists = [
+            reported.init_container_statuses,
+            reported.container_statuses,
+        ];
         let lengths = lists.into_iter().flatten().flatten().map(|own| {
             let ended = own.state.unwrap().terminated.unwrap();
             ended.message.unwrap().len()

@@ -27,7 +27,7 @@ pub fn waits<'a>(status: &'a PodStatus, pod: &str) -> Vec<WaitEvent<'a>> {
         .iter()
         .chain(&status.container_statuses)
         .flatten();
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     for container in all {
         let state = container.state.as_ref();
         let Some(waiting) = state.and_then(|state| state.waiting.as_ref()) else {
@@ -35,7 +35,7 @@ pub fn waits<'a>(status: &'a PodStatus, pod: &str) -> Vec<WaitEvent<'a>> {
         };
         let name = container.name.as_str();
         let mut tell = |reason, warning, message| {
-            told.push(WaitEvent {
+            events.push(WaitEvent {
                 container: name,
                 reason,
                 warning,
@@ -56,7 +56,7 @@ pub fn waits<'a>(status: &'a PodStatus, pod: &str) -> Vec<WaitEvent<'a>> {
             Some(_) | None => {}
         }
     }
-    told
+    events
 }
 
 /// The events of a container whose start failed, by reason and message; all are warnings. `image`
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_resize_is_told_with_what_the_spec_asks_for() {
+    fn a_resize_is_reported_with_what_the_spec_asks_for() {
         let resources =
             json!({"limits": {"cpu": "1"}, "requests": {"cpu": "500m", "memory": "1Gi"}});
         let mut pod: Pod = serde_json::from_value(json!({
@@ -178,9 +178,9 @@ mod tests {
     #[test]
     fn a_failed_start_has_upstreams_events() {
         let events = |class| {
-            let told = start_failed("a:1", &Error::new(class, "why"));
-            let told = told.into_iter();
-            let texts = told.map(|(reason, message)| format!("{reason} {message}"));
+            let found = start_failed("a:1", &Error::new(class, "why"));
+            let found = found.into_iter();
+            let texts = found.map(|(reason, message)| format!("{reason} {message}"));
             texts.collect::<Vec<_>>()
         };
         assert_eq!(

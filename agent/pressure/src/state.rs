@@ -125,7 +125,11 @@ mod tests {
             let acts = pressure.observe(&thresholds, &low(met), at);
             (!acts.is_empty(), !pressure.conditions().is_empty())
         };
-        assert_eq!(after(0, &[signal]), (false, true), "the condition is told");
+        assert_eq!(
+            after(0, &[signal]),
+            (false, true),
+            "the condition is reported"
+        );
         assert_eq!(after(80, &[signal]), (false, true));
         assert_eq!(after(85, &[]), (false, false));
         assert_eq!(after(90, &[signal]), (false, true), "it begins anew");

@@ -264,9 +264,9 @@ impl Proxy {
                     Ok(Ok(now)) => {
                         rules = now;
                         let left_out = rules.left_out();
-                        self.left_out.send_if_modified(|told| {
-                            let differs = *told != left_out;
-                            *told = left_out;
+                        self.left_out.send_if_modified(|reported| {
+                            let differs = *reported != left_out;
+                            *reported = left_out;
                             differs
                         });
                         freshness.applied();

@@ -128,7 +128,7 @@ mod tests {
         }
     }
 
-    fn told(known: &Known, own: &[&str], family: Family) -> Vec<String> {
+    fn ranges_of(known: &Known, own: &[&str], family: Family) -> Vec<String> {
         let own: Vec<IpAddr> = own.iter().map(|text| text.parse().unwrap()).collect();
         let ranges = of_services(known, &own, family).unwrap();
         let text = |range: &AddressRange| format!("{}-{}", range.first, range.last);
@@ -145,10 +145,13 @@ mod tests {
         ];
         let usual = known(&services, &["192.0.2.1", "2001:db8::1"], &["10.244.0.0/24"]);
         assert_eq!(
-            told(&usual, &["192.0.2.2"], Family::V4),
+            ranges_of(&usual, &["192.0.2.2"], Family::V4),
             ["10.96.0.0-10.97.255.255"]
         );
-        assert_eq!(told(&usual, &[], Family::V6), ["fd00:96::-fd00:96::ffff"]);
+        assert_eq!(
+            ranges_of(&usual, &[], Family::V6),
+            ["fd00:96::-fd00:96::ffff"]
+        );
         // Ones that somebody chose too large.
         let large = known(
             &["10.0.0.0/8", "::/0"],
@@ -156,17 +159,17 @@ mod tests {
             &["10.244.0.0/24"],
         );
         assert_eq!(
-            told(&large, &["10.255.255.255", "10.0.0.0"], Family::V4),
+            ranges_of(&large, &["10.255.255.255", "10.0.0.0"], Family::V4),
             ["10.0.0.2-10.243.255.255", "10.244.1.0-10.255.255.254"]
         );
         let last = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff";
         let before = format!("::2-{}e", &last[..last.len() - 1]);
         assert_eq!(
-            told(&large, &[last], Family::V6),
+            ranges_of(&large, &[last], Family::V6),
             ["::-::", before.as_str()]
         );
         assert_eq!(
-            told(
+            ranges_of(
                 &known(&["10.0.0.0/24"], &[], &["10.0.0.0/16"]),
                 &[],
                 Family::V4
@@ -193,10 +196,13 @@ mod tests {
             .collect();
         let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
         let ranges = known(&["10.96.0.0/16"], &[], &[]);
-        assert_eq!(told(&ranges, &addresses, Family::V4).len(), MOST_RANGES);
+        assert_eq!(
+            ranges_of(&ranges, &addresses, Family::V4).len(),
+            MOST_RANGES
+        );
         // Behind each of the addresses of a node that count.
         let of_node = known(&["10.96.0.0/16"], &addresses, &[]);
-        assert_eq!(told(&of_node, &[], Family::V4).len(), MOST_OF_NODE);
+        assert_eq!(ranges_of(&of_node, &[], Family::V4).len(), MOST_OF_NODE);
     }
 
     proptest! {

@@ -523,10 +523,10 @@ fn refused(chain: &'static str, when: Vec<Step>) -> [Change; 2] {
         Step::LoadProtocol(0),
         Step::Is(0, vec![Protocol::Tcp.number()]),
     ];
-    let told = |answer| vec![Step::Count, answer];
+    let counted = |answer| vec![Step::Count, answer];
     [
-        rule(chain, [tcp, when.clone(), told(Step::Reset)].concat()),
-        rule(chain, [when, told(Step::Reject)].concat()),
+        rule(chain, [tcp, when.clone(), counted(Step::Reset)].concat()),
+        rule(chain, [when, counted(Step::Reject)].concat()),
     ]
 }
 

@@ -318,7 +318,9 @@ impl Disks {
                     continue;
                 };
                 let space = match volume.measure {
-                    Measure::Driver => driven.get(&volume.name).map(|told| told.volume.space),
+                    Measure::Driver => driven
+                        .get(&volume.name)
+                        .map(|reported| reported.volume.space),
                     Measure::Files | Measure::FilesInMemory | Measure::FileSystem => {
                         space_of(&volume.folder).map(whole)
                     }
@@ -592,26 +594,26 @@ mod tests {
         let places = PodFolders {
             namespace: "default".to_owned(),
             logs: dir.path().join("logs"),
-            volumes: vec![driven("told"), driven("silent"), scratch],
+            volumes: vec![driven("measured"), driven("silent"), scratch],
         };
         disks.keep("a", places.clone());
         let asked = Mutex::new(Vec::new());
         let ask = |folder: PathBuf| {
-            let told = folder.ends_with("told");
+            let reports = folder.ends_with("measured");
             asked.lock().unwrap().push(folder);
-            std::future::ready(told.then(|| whole(disk())))
+            std::future::ready(reports.then(|| whole(disk())))
         };
         disks.ask_drivers(ask).await;
         disks.ask_drivers(ask).await;
-        let all = ["pods/a/volumes/told", "pods/a/volumes/silent"];
+        let all = ["pods/a/volumes/measured", "pods/a/volumes/silent"];
         assert_eq!(*asked.lock().unwrap(), all.map(PathBuf::from));
         let names = |disks: &Disks| {
-            let told = disks.driven("a").into_iter();
-            told.map(|one| one.volume.name).collect::<Vec<_>>()
+            let reported = disks.driven("a").into_iter();
+            reported.map(|one| one.volume.name).collect::<Vec<_>>()
         };
-        assert_eq!(names(&disks), ["told"]);
+        assert_eq!(names(&disks), ["measured"]);
         let text = disks.claims();
-        let line = "kubelet_volume_stats_used_bytes{namespace=\"default\",persistentvolumeclaim=\"claim-told\"} 419430400";
+        let line = "kubelet_volume_stats_used_bytes{namespace=\"default\",persistentvolumeclaim=\"claim-measured\"} 419430400";
         assert!(text.contains(line), "{text}");
         assert!(!text.contains("claim-silent"), "{text}");
         let mut walk = Walk {

@@ -380,7 +380,7 @@ mod tests {
     use tests_support::containers;
 
     #[test]
-    fn what_was_done_is_told_under_upstreams_names() {
+    fn what_was_done_is_reported_under_upstreams_names() {
         let done = Done::default();
         done.pod(false);
         done.pod(true);
@@ -398,7 +398,7 @@ mod tests {
         done.asked("GET", &["metrics", "cadvisor"]);
         done.asked("POST", &["exec", "default", "p", "c"]);
         done.asked("BREW", &["coffee"]);
-        let told = done.text("n", &[]);
+        let metrics = done.text("n", &[]);
         for line in [
             "kubelet_node_name{node=\"n\"} 1",
             "kubelet_running_pods 0",
@@ -424,9 +424,12 @@ mod tests {
             "kubelet_http_requests_total{long_running=\"true\",method=\"POST\",path=\"exec\",server_type=\"readwrite\"} 1",
             "kubelet_http_requests_total{long_running=\"false\",method=\"other\",path=\"\",server_type=\"readwrite\"} 1",
         ] {
-            assert!(told.lines().any(|told| told == line), "{line}:\n{told}");
+            assert!(
+                metrics.lines().any(|sample| sample == line),
+                "{line}:\n{metrics}"
+            );
         }
-        assert_eq!(told.matches("# TYPE ").count(), 23);
+        assert_eq!(metrics.matches("# TYPE ").count(), 23);
     }
 
     fn container(id: &str, state: ContainerState) -> Container {
@@ -463,14 +466,17 @@ mod tests {
         for _ in 0..3 {
             done.looked(Some("u"), &all);
         }
-        let told = done.text("n", &[]);
+        let metrics = done.text("n", &[]);
         let name = "kubelet_terminated_containers_total{container_type=\"container\"";
         for line in [
             format!("{name},exit_code=\"137\",reason=\"OOMKilled\"}} 1"),
             format!("{name},exit_code=\"0\",reason=\"Completed\"}} 1"),
         ] {
-            assert!(told.lines().any(|told| told == line), "{line}:\n{told}");
+            assert!(
+                metrics.lines().any(|sample| sample == line),
+                "{line}:\n{metrics}"
+            );
         }
-        assert_eq!(told.matches(name).count(), 2, "{told}");
+        assert_eq!(metrics.matches(name).count(), 2, "{metrics}");
     }
 }

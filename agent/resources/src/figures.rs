@@ -416,8 +416,8 @@ mod tests {
         lab.figures.retain(|_| false);
         assert!(lab.figures.last().unwrap().pods.is_empty());
         for question in [MetricsRequest::Resource, MetricsRequest::Probes] {
-            let told = lab.ask(question).await;
-            assert!(!told.contains("container="), "{told}");
+            let metrics = lab.ask(question).await;
+            assert!(!metrics.contains("container="), "{metrics}");
         }
     }
 
@@ -478,7 +478,7 @@ mod tests {
         );
         let of_node = "container=\"\",id=\"/\",image=\"\",name=\"\",namespace=\"\",pod=\"\"";
         let fault = |kind: &str| format!("failure_type=\"{kind}\",scope=\"hierarchy\",{of}");
-        for (family, labels, told) in [
+        for (family, labels, expected) in [
             (
                 "cpu_usage_seconds_total",
                 &*format!("cpu=\"total\",{of}"),
@@ -504,7 +504,7 @@ mod tests {
             ("fs_inodes_free", of_node, "4"),
         ] {
             let sample = format!("container_{family}{{{labels}}} ");
-            assert_eq!(value(&sample), Some(told), "{sample} in\n{text}");
+            assert_eq!(value(&sample), Some(expected), "{sample} in\n{text}");
         }
         let machine_limit = format!("container_spec_memory_limit_bytes{{{of_node}}}");
         assert_eq!(value(&machine_limit), None, "nobody set one");

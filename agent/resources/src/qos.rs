@@ -305,12 +305,12 @@ mod tests {
             pod_resources(&serde_json::from_value(json!({"spec": spec})).unwrap())
         };
         let all = with(json!({"limits": {"cpu": "70m", "memory": "50Mi"}}));
-        let told = (
+        let amounts = (
             all.cpu_request_millis,
             all.cpu_limit_millis,
             all.memory_limit,
         );
-        assert_eq!(told, (100, Some(120), Some(121 << 20)));
+        assert_eq!(amounts, (100, Some(120), Some(121 << 20)));
         let all = with(json!({"limits": {"memory": "50Mi"}}));
         assert_eq!(
             (all.cpu_limit_millis, all.memory_limit),

@@ -338,7 +338,7 @@ fn pod<'a>(
         volumes.map(move |one| volume(&pod.namespace, one, found.at))
     });
     let driven = driven.iter();
-    let driven = driven.map(|told| volume(&pod.namespace, &told.volume, told.at));
+    let driven = driven.map(|reported| volume(&pod.namespace, &reported.volume, reported.at));
     PodStats {
         pod_ref: PodRef {
             name: &pod.name,

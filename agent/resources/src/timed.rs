@@ -28,7 +28,7 @@ const SIZES: [(u64, &str); 13] = [
     (100 * GIB, "GT100GB"),
 ];
 
-/// Work whose durations are told.
+/// Work whose durations are reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimedWork {
     /// One step of a pod's task.
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_is_told_under_upstreams_names() {
+    fn work_is_reported_under_upstreams_names() {
         let mut timed = Timed::default();
         let all = [
             TimedWork::Step(WorkerStep::Create),
@@ -182,7 +182,7 @@ mod tests {
         }
         let mut text = Text::default();
         timed.tell(&mut text);
-        let told = text.finish();
+        let metrics = text.finish();
         for line in [
             "kubelet_pod_worker_duration_seconds_count{operation_type=\"create\"} 1",
             "kubelet_pod_worker_duration_seconds_count{operation_type=\"update\"} 1",
@@ -201,8 +201,11 @@ mod tests {
             "kubelet_image_pull_duration_seconds_count{image_size_in_bytes=\"GT100GB\"} 1",
             "kubelet_image_pull_duration_seconds_count{image_size_in_bytes=\"N/A\"} 1",
         ] {
-            assert!(told.lines().any(|told| told == line), "{line}:\n{told}");
+            assert!(
+                metrics.lines().any(|sample| sample == line),
+                "{line}:\n{metrics}"
+            );
         }
-        assert_eq!(told.matches("# TYPE ").count(), FAMILIES.len());
+        assert_eq!(metrics.matches("# TYPE ").count(), FAMILIES.len());
     }
 }

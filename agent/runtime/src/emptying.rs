@@ -46,12 +46,12 @@ impl Emptying {
         loop {
             let turn = self.0.turn(namespace).await;
             let (state, layer) = (state.to_owned(), layer.to_owned());
-            let (told, done) = oneshot::channel();
+            let (finished, done) = oneshot::channel();
             let thread = std::thread::Builder::new().name("layers".to_owned());
             thread.spawn(move || {
                 // Held until the step ends, also where nobody waits for it any more.
                 let _turn = turn;
-                drop(told.send(remove_some(&state, &layer, SLICE)));
+                drop(finished.send(remove_some(&state, &layer, SLICE)));
             })?;
             if done.await.map_err(io::Error::other)?? {
                 return Ok(());

@@ -115,15 +115,15 @@ mod endless {
             let (tell, read) = mpsc::channel();
             let (count, stopped) = (written.clone(), stop.clone());
             std::thread::spawn(move || {
-                let mut told = false;
+                let mut notified = false;
                 while count.load(Ordering::Acquire) < most && !stopped.load(Ordering::Acquire) {
                     // The reader is gone at the end of the test.
                     if fifo.write_all(&PIECE).is_err() {
                         return;
                     }
                     let all = count.fetch_add(PIECE.len() as u64, Ordering::AcqRel);
-                    if all > HELD && !told {
-                        told = tell.send(()).is_ok();
+                    if all > HELD && !notified {
+                        notified = tell.send(()).is_ok();
                     }
                 }
             });

@@ -485,7 +485,7 @@ mod tests {
 
     #[test]
     fn mounts_of_a_container_reach_the_machine_only_where_one_of_its_volumes_is_shared() {
-        let told = |propagation| {
+        let mounted = |propagation| {
             let mut spec = wanted();
             spec.mounts[0].propagation = propagation;
             let all = made(&spec);
@@ -496,9 +496,9 @@ mod tests {
             (side, root.to_owned())
         };
         let words = |side: &str, root: &str| (side.to_owned(), root.to_owned());
-        assert_eq!(told(Propagation::Private), words("rprivate", "rslave"));
-        assert_eq!(told(Propagation::Slave), words("rslave", "rslave"));
-        assert_eq!(told(Propagation::Shared), words("rshared", "rshared"));
+        assert_eq!(mounted(Propagation::Private), words("rprivate", "rslave"));
+        assert_eq!(mounted(Propagation::Slave), words("rslave", "rslave"));
+        assert_eq!(mounted(Propagation::Shared), words("rshared", "rshared"));
     }
 
     #[test]

@@ -204,7 +204,7 @@ impl Server {
         let asked =
             MetricsRequest::of(&path, uri.query()).filter(|_| request.method() == Method::GET);
         if let Some(asked) = asked {
-            return self.told(asked).await;
+            return self.node_metrics(asked).await;
         }
         let granted = match path.as_slice() {
             [FOLDER, ..] => self.pod_port(request, &path).await,
@@ -295,7 +295,7 @@ impl Server {
     }
 
     /// What the node and its pods use.
-    async fn told(&self, asked: MetricsRequest) -> Reply {
+    async fn node_metrics(&self, asked: MetricsRequest) -> Reply {
         let parts = &self.parts;
         let subjects = || async {
             let seen = parts.runtime.list(None).await;
@@ -307,8 +307,8 @@ impl Server {
         {
             self.look_at_disks();
         }
-        let told = parts.figures.answer(asked, subjects).await;
-        Reply::Whole(answer(StatusCode::OK, asked.media_type(), told.into()))
+        let metrics = parts.figures.answer(asked, subjects).await;
+        Reply::Whole(answer(StatusCode::OK, asked.media_type(), metrics.into()))
     }
 
     /// Measures the pods' disk usage in the background, for later answers: a slow disk delays no
@@ -410,8 +410,8 @@ impl Server {
             }
             ["metrics", "slis"] => {
                 self.note_health();
-                let told = self.health.write();
-                answer(StatusCode::OK, config_figures::CONTENT_TYPE, told.into())
+                let metrics = self.health.write();
+                answer(StatusCode::OK, config_figures::CONTENT_TYPE, metrics.into())
             }
             ["pods"] => self.pods(),
             ["configz"] => {
@@ -421,8 +421,8 @@ impl Server {
             ["flagz"] => text(StatusCode::OK, &zpages::flags(&self.parts.node.settings())),
             ["statusz"] => {
                 let version = self.parts.node.version();
-                let told = zpages::status(self.started, Timestamp::now(), version);
-                text(StatusCode::OK, &told)
+                let page = zpages::status(self.started, Timestamp::now(), version);
+                text(StatusCode::OK, &page)
             }
             ["containerLogs", namespace, pod, container] => {
                 let query = request.uri().query().unwrap_or_default();
@@ -447,8 +447,8 @@ impl Server {
         let disks = parts.figures.disks().clone();
         let claims = tokio::task::spawn_blocking(move || disks.claims()).await;
         let own = agent_sys::figures::of_this_process().text();
-        let told = done + &claims.unwrap_or_default() + &parts.api.figures() + &own;
-        answer(StatusCode::OK, config_figures::CONTENT_TYPE, told.into())
+        let metrics = done + &claims.unwrap_or_default() + &parts.api.figures() + &own;
+        answer(StatusCode::OK, config_figures::CONTENT_TYPE, metrics.into())
     }
 
     fn pods(&self) -> Response<Body> {
@@ -480,16 +480,16 @@ impl Server {
 }
 
 /// A driver's figures of a volume.
-fn space(told: agent_csi::Usage) -> Space {
+fn space(usage: agent_csi::Usage) -> Space {
     Space {
         disk: Disk {
-            size: told.bytes.total,
-            free: told.bytes.available,
-            inodes: told.inodes.total,
-            free_inodes: told.inodes.available,
+            size: usage.bytes.total,
+            free: usage.bytes.available,
+            inodes: usage.inodes.total,
+            free_inodes: usage.inodes.available,
         },
-        used: Some(told.bytes.used),
-        inodes_used: Some(told.inodes.used),
+        used: Some(usage.bytes.used),
+        inodes_used: Some(usage.inodes.used),
     }
 }
 

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn why_a_container_has_no_log_yet_is_told_in_upstreams_words() {
+    fn why_a_container_has_no_log_yet_is_reported_in_upstreams_words() {
         for (reason, words) in [
             ("ContainerCreating", "ContainerCreating"),
             ("PodInitializing", "PodInitializing"),

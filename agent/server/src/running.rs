@@ -59,17 +59,17 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_which_something_runs_are_told_with_what_runs() {
+    fn pods_of_which_something_runs_are_listed_with_what_runs() {
         let all = [
             seen("a", "one", true),
             seen("b", "one", false),
             seen("a", "two", true),
             seen("a", "three", false),
         ];
-        let told = serde_json::to_value(pods(&all)).unwrap();
-        assert_eq!(told["kind"], json!("PodList"));
-        let items = told["items"].as_array().unwrap();
-        assert_eq!(items.len(), 1, "{told}");
+        let list = serde_json::to_value(pods(&all)).unwrap();
+        assert_eq!(list["kind"], json!("PodList"));
+        let items = list["items"].as_array().unwrap();
+        assert_eq!(items.len(), 1, "{list}");
         assert_eq!(items[0]["metadata"]["uid"], json!("uid-a"));
         let names = &items[0]["spec"]["containers"];
         assert_eq!(names[0]["name"], json!("one"));

@@ -294,26 +294,26 @@ async fn the_agents_figures_are_for_the_master_alone() {
 }
 
 #[tokio::test]
-async fn the_kubelet_s_settings_are_told_to_the_master_and_not_to_all() {
+async fn the_kubelet_s_settings_are_shown_to_the_master_and_not_to_all() {
     let lab = Lab::new(limits()).await;
     let own = Ipv4Addr::LOCALHOST;
-    let told = lab.ask_whole(own, Some(APISERVER_KUBELET_USER), "/configz");
-    let told = told.await.expect("an answer");
-    assert!(told.starts_with("HTTP/1.1 200 OK\r\n"), "{told}");
+    let answer = lab.ask_whole(own, Some(APISERVER_KUBELET_USER), "/configz");
+    let answer = answer.await.expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     assert!(
-        told.contains("\r\ncontent-type: application/json\r\n"),
-        "{told}"
+        answer.contains("\r\ncontent-type: application/json\r\n"),
+        "{answer}"
     );
-    let (_, body) = told.split_once("\r\n\r\n").expect("a body");
+    let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
     let body: serde_json::Value = serde_json::from_str(body).expect("JSON");
     assert_eq!(body["kubeletconfig"]["maxPods"], 10);
     for (path, line) in [
         ("/statusz", "Binary version: 1.36.0"),
         ("/flagz", "kubelet flags"),
     ] {
-        let told = lab.ask_whole(own, Some(APISERVER_KUBELET_USER), path);
-        let told = told.await.expect("an answer");
-        assert!(told.contains(line), "{told}");
+        let answer = lab.ask_whole(own, Some(APISERVER_KUBELET_USER), path);
+        let answer = answer.await.expect("an answer");
+        assert!(answer.contains(line), "{answer}");
     }
     let other = lab.ask(own, Some("system:node:other"), "/configz").await;
     assert_eq!(other.as_deref(), Some("HTTP/1.1 403 Forbidden"));
@@ -326,10 +326,10 @@ async fn the_machine_s_logs_are_for_who_may_and_no_other_file_is() {
     let folder = lab.dir.path().join("machine");
     std::fs::create_dir(&folder).unwrap();
     std::fs::write(folder.join("agent.log"), "an earlier line\n").unwrap();
-    let told = lab.ask_whole(own, Some(APISERVER_KUBELET_USER), "/logs/?query=kubelet");
-    let told = told.await.expect("an answer");
-    assert!(told.starts_with("HTTP/1.1 200 OK\r\n"), "{told}");
-    assert!(told.contains(" agent: an earlier line\n"), "{told}");
+    let answer = lab.ask_whole(own, Some(APISERVER_KUBELET_USER), "/logs/?query=kubelet");
+    let answer = answer.await.expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    assert!(answer.contains(" agent: an earlier line\n"), "{answer}");
     for path in [
         "/logs/agent.log",
         "/logs/../../etc/shadow",
@@ -516,15 +516,18 @@ async fn checks_of_health_are_counted_under_upstreams_names() {
         answer.await.expect("an answer")
     };
     for asked in ["GET /healthz", "GET /healthz/ping"] {
-        let told = ask(asked).await;
-        assert!(told.starts_with("HTTP/1.1 200 OK\r\n"), "{asked}: {told}");
+        let answer = ask(asked).await;
+        assert!(
+            answer.starts_with("HTTP/1.1 200 OK\r\n"),
+            "{asked}: {answer}"
+        );
     }
-    let told = ask("GET /metrics/slis").await;
-    assert!(told.starts_with("HTTP/1.1 200 OK\r\n"), "{told}");
+    let answer = ask("GET /metrics/slis").await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     for line in [
         "kubernetes_healthcheck{name=\"ping\",type=\"healthz\"} 1\n",
         "kubernetes_healthchecks_total{name=\"ping\",status=\"success\",type=\"healthz\"} 3\n",
     ] {
-        assert!(told.contains(line), "{told}");
+        assert!(answer.contains(line), "{answer}");
     }
 }

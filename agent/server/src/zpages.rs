@@ -55,18 +55,18 @@ mod tests {
     #[test]
     fn both_pages_have_upstreams_heads_and_their_lines() {
         let at = |second: i64| Timestamp::from_second(1_700_000_000 + second).unwrap();
-        let told = status(at(0), at(2 * 3600 + 3 * 60 + 4), "v1.36.0");
-        let lines: Vec<&str> = told.lines().collect();
+        let page = status(at(0), at(2 * 3600 + 3 * 60 + 4), "v1.36.0");
+        let lines: Vec<&str> = page.lines().collect();
         assert_eq!(lines[1], "kubelet statusz");
-        assert!(lines[2].starts_with("Warning: This endpoint"), "{told}");
+        assert!(lines[2].starts_with("Warning: This endpoint"), "{page}");
         assert_eq!(lines[4], "Started: Tue Nov 14 22:13:20 UTC 2023");
         assert_eq!(lines[5], "Up: 2 hr 03 min 04 sec");
         assert_eq!(lines[6], "Binary version: 1.36.0");
-        let told = flags(r#"{"kubeletconfig": {"port": 10250, "cgroupDriver": "cgroupfs"}}"#);
-        assert!(told.starts_with("\nkubelet flags\nWarning"), "{told}");
+        let page = flags(r#"{"kubeletconfig": {"port": 10250, "cgroupDriver": "cgroupfs"}}"#);
+        assert!(page.starts_with("\nkubelet flags\nWarning"), "{page}");
         assert!(
-            told.ends_with("\n\ncgroupDriver=cgroupfs\nport=10250\n"),
-            "{told}"
+            page.ends_with("\n\ncgroupDriver=cgroupfs\nport=10250\n"),
+            "{page}"
         );
         assert_eq!(flags("no document"), head("flags"));
     }

@@ -74,12 +74,12 @@ fn root_of_a_domain_signals_traces_and_reads_no_process_outside() {
     );
     let tried = domain.start(&shell(&script)).expect("started");
     // It also contains the refusal that `ls` prints.
-    let told = said(tried);
-    let reached: Vec<&str> = told
+    let output = said(tried);
+    let reached: Vec<&str> = output
         .lines()
         .filter(|line| !line.contains("ermission denied"))
         .collect();
-    assert_eq!(reached, ["done"], "{told}");
+    assert_eq!(reached, ["done"], "{output}");
     assert!(victim.lives());
     // Control: without a domain the same user can end it.
     let free = process::start(&shell(&format!("kill -9 {pid}"))).expect("started");

@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(found(), Presence::NotDriven);
         std::fs::remove_file(at("firmware/acpi/tables/TPM2")).expect("the file");
         std::fs::create_dir_all(at("class/tpm/tpm0")).expect("a directory");
-        assert_eq!(found(), Presence::Tpm, "a version that is not told");
+        assert_eq!(found(), Presence::Tpm, "a version that is not reported");
         std::fs::write(at("class/tpm/tpm0/tpm_version_major"), "1\n").expect("a file");
         assert_eq!(found(), Presence::Tpm12);
         std::fs::write(at("class/tpm/tpm0/tpm_version_major"), "2\n").expect("a file");

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn both_loopbacks_are_tried_and_a_closed_port_is_told_in_upstreams_words() {
+    async fn both_loopbacks_are_tried_and_a_closed_port_is_reported_in_upstreams_words() {
         let six = TcpListener::bind("[::1]:0").await.unwrap();
         let port = six.local_addr().unwrap().port();
         let reached = here().dial(port).await.unwrap();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pod_without_a_network_any_more_is_told_without_a_path_of_the_machine() {
+    async fn a_pod_without_a_network_any_more_is_reported_without_a_path_of_the_machine() {
         let gone = ForwardTarget {
             network: Some("/run/no/such/net".into()),
             ..here()

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_closed_port_is_told_and_places_are_bounded() {
+    async fn a_closed_port_is_reported_and_places_are_bounded() {
         let listener = TcpListener::bind((HERE, 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let mut tunnels = Tunnels::new(1);

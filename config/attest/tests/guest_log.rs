@@ -88,7 +88,7 @@ fn the_builds_prediction_is_what_the_guest_measured() {
 }
 
 #[test]
-fn a_real_boot_is_accepted_and_secure_boot_is_told_from_its_log() {
+fn a_real_boot_is_accepted_and_secure_boot_is_read_from_its_log() {
     let (mut world, guest) = machine(true);
     let verified = world
         .join(&guest)

@@ -9,7 +9,7 @@ use std::time::Duration;
 const BOUNDS: [f64; 12] = [
     0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0,
 ];
-/// The methods that are told by name.
+/// The methods that are reported by name.
 const METHODS: [&str; 7] = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"];
 
 /// Durations.
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_told_with_upstreams_labels() {
+    fn requests_are_reported_with_upstreams_labels() {
         let requests = Requests::default();
         for code in [Some(200), Some(200), Some(404), None] {
             requests.answered("m:6443", "GET", code);
@@ -97,7 +97,7 @@ mod tests {
         requests.took("m:6443", "GET", Duration::from_secs(90));
         let mut text = Text::default();
         requests.write(&mut text);
-        let told = text.finish();
+        let metrics = text.finish();
         for line in [
             r#"rest_client_requests_total{code="200",host="m:6443",method="GET"} 2"#,
             r#"rest_client_requests_total{code="404",host="m:6443",method="GET"} 1"#,
@@ -110,7 +110,10 @@ mod tests {
             r#"rest_client_request_duration_seconds_sum{host="m:6443",verb="GET"} 90.02"#,
             r#"rest_client_request_duration_seconds_count{host="m:6443",verb="GET"} 2"#,
         ] {
-            assert!(told.lines().any(|told| told == line), "{line}:\n{told}");
+            assert!(
+                metrics.lines().any(|sample| sample == line),
+                "{line}:\n{metrics}"
+            );
         }
     }
 }

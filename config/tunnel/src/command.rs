@@ -237,17 +237,17 @@ mod tests {
     }
 
     #[test]
-    fn a_client_of_the_first_version_is_told_of_a_failure_in_words() {
-        let told = |version, status: &[u8]| {
+    fn a_client_of_the_first_version_is_informed_of_a_failure_in_words() {
+        let written = |version, status: &[u8]| {
             let input = Input::new(version);
-            let told = input.end(status)?;
-            Some(String::from_utf8(told.into_owned()).unwrap())
+            let written = input.end(status)?;
+            Some(String::from_utf8(written.into_owned()).unwrap())
         };
-        let well = told(Version::V4, &ended(0)).unwrap();
+        let well = written(Version::V4, &ended(0)).unwrap();
         assert!(well.contains("Success"), "{well}");
-        assert_eq!(told(Version::V1, &ended(0)), None);
+        assert_eq!(written(Version::V1, &ended(0)), None);
         let words = "command terminated with non-zero exit code: exit status 7";
-        assert_eq!(told(Version::V1, &ended(7)).as_deref(), Some(words));
+        assert_eq!(written(Version::V1, &ended(7)).as_deref(), Some(words));
     }
 
     #[test]
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_code_is_told_as_clients_read_it() {
+    fn an_exit_code_is_written_as_clients_read_it() {
         let status: Value = serde_json::from_slice(&ended(3)).unwrap();
         assert_eq!(status["reason"], "NonZeroExitCode");
         assert_eq!(

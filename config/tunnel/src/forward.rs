@@ -205,7 +205,7 @@ impl Streams for Session {
         }
         let is_this = |half: &Half| half.stream == stream && half.role == Role::Data;
         if self.waiting.values().any(is_this) {
-            // Without its stream of errors, the client could not be told why its data is lost.
+            // Without its stream of errors, the client could not learn why its data is lost.
             self.waiting.retain(|_, half| half.stream != stream);
             return Err(Refused);
         }
@@ -254,7 +254,7 @@ mod tests {
         assert!(open(&mut talk, 1, "error", "80", "0").is_empty());
         let made = open(&mut talk, 3, "data", "80", "0");
         assert_eq!(made, ["Connect { connection: 3, port: 80 }"]);
-        talk.told.clear();
+        talk.answered.clear();
         talk
     }
 
@@ -275,19 +275,19 @@ mod tests {
             ["Input { connection: 3, bytes: [97, 115, 107], ends: true }"]
         );
         assert!(talk.send(3, b"more", false).is_empty(), "after the end");
-        talk.session.output(3, b"answer", &mut talk.told);
+        talk.session.output(3, b"answer", &mut talk.answered);
         let mut answer = Vec::new();
         spdy::data(3, b"answer", false, &mut answer);
-        assert_eq!(talk.told, answer, "the other half goes on");
-        talk.told.clear();
-        talk.session.end_output(3, &mut talk.told);
-        assert_eq!(talk.told, ends(&[3, 1]));
+        assert_eq!(talk.answered, answer, "the other half goes on");
+        talk.answered.clear();
+        talk.session.end_output(3, &mut talk.answered);
+        assert_eq!(talk.answered, ends(&[3, 1]));
         assert!(talk.session.connections.is_empty());
 
         let mut talk = connected();
-        talk.session.end_output(3, &mut talk.told);
-        talk.session.end_output(3, &mut talk.told);
-        assert_eq!(talk.told, ends(&[3, 1]), "it ends once");
+        talk.session.end_output(3, &mut talk.answered);
+        talk.session.end_output(3, &mut talk.answered);
+        assert_eq!(talk.answered, ends(&[3, 1]), "it ends once");
         assert_eq!(
             talk.send(3, b"", true).len(),
             1,
@@ -297,14 +297,14 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_refuses_is_told_on_the_stream_of_errors() {
+    fn a_port_that_refuses_is_reported_on_the_stream_of_errors() {
         let mut talk = connected();
         talk.session
-            .refused(3, "connection refused", &mut talk.told);
-        let mut told = Vec::new();
-        spdy::data(1, b"connection refused", true, &mut told);
-        told.extend(ends(&[3]));
-        assert_eq!(talk.told, told);
+            .refused(3, "connection refused", &mut talk.answered);
+        let mut expected = Vec::new();
+        spdy::data(1, b"connection refused", true, &mut expected);
+        expected.extend(ends(&[3]));
+        assert_eq!(talk.answered, expected);
         assert!(talk.send(3, b"late", false).is_empty());
     }
 
@@ -314,12 +314,12 @@ mod tests {
         let mut reset = Vec::new();
         spdy::reset(3, Why::Cancelled, &mut reset);
         assert_eq!(talk.say(&reset), ["Dropped { connection: 3 }"]);
-        assert_eq!(talk.told, ends(&[1]));
+        assert_eq!(talk.answered, ends(&[1]));
         assert!(talk.session.connections.is_empty());
 
         let mut talk = connected();
-        talk.session.broken(3, &mut talk.told);
-        assert_eq!(talk.told, [reset, ends(&[1])].concat());
+        talk.session.broken(3, &mut talk.answered);
+        assert_eq!(talk.answered, [reset, ends(&[1])].concat());
         assert!(talk.session.connections.is_empty());
     }
 
@@ -337,18 +337,18 @@ mod tests {
         ] {
             let mut talk = Talk::default();
             assert!(open(&mut talk, 1, role, port, id).is_empty());
-            assert_eq!(talk.told, refused, "{role} {port} {id}");
+            assert_eq!(talk.answered, refused, "{role} {port} {id}");
         }
         // Two streams of one kind are no pair, and what comes before the pair is whole has no
         // place.
         let mut talk = Talk::default();
         open(&mut talk, 1, "data", "80", "0");
-        talk.told.clear();
+        talk.answered.clear();
         open(&mut talk, 3, "data", "80", "0");
-        assert_eq!(talk.told[8..12], [0, 0, 0, 3]);
-        talk.told.clear();
+        assert_eq!(talk.answered[8..12], [0, 0, 0, 3]);
+        talk.answered.clear();
         assert!(talk.send(1, b"early", false).is_empty());
-        assert_eq!(talk.told, refused);
+        assert_eq!(talk.answered, refused);
         assert!(talk.session.waiting.is_empty());
     }
 
@@ -373,7 +373,7 @@ mod tests {
         spdy::ping(5, &mut ping);
         spdy::ping(4, &mut other);
         talk.say(&[ping.clone(), other].concat());
-        assert_eq!(talk.told, ping);
+        assert_eq!(talk.answered, ping);
     }
 
     proptest! {

@@ -192,7 +192,7 @@ mod tests {
         }
         assert!(talk.session.has_opened(&[STDIN, STDOUT, ERROR, RESIZE]));
         assert!(!talk.session.has_opened(&[STDERR]));
-        talk.told.clear();
+        talk.answered.clear();
         talk
     }
 
@@ -207,15 +207,15 @@ mod tests {
             let mut refused = Vec::new();
             spdy::reset(stream, Why::Refused, &mut refused);
             open(&mut talk, stream, name);
-            assert_eq!(talk.told, refused, "{name}");
-            talk.told.clear();
+            assert_eq!(talk.answered, refused, "{name}");
+            talk.answered.clear();
         }
-        let mut told = Vec::new();
-        talk.session.output(STDOUT, b"out", &mut talk.told);
-        spdy::data(5, b"out", false, &mut told);
-        assert_eq!(talk.told, told);
-        talk.session.output(STDERR, b"err", &mut talk.told);
-        assert_eq!(talk.told, told, "the client has no stream for it");
+        let mut expected = Vec::new();
+        talk.session.output(STDOUT, b"out", &mut talk.answered);
+        spdy::data(5, b"out", false, &mut expected);
+        assert_eq!(talk.answered, expected);
+        talk.session.output(STDERR, b"err", &mut talk.answered);
+        assert_eq!(talk.answered, expected, "the client has no stream for it");
     }
 
     #[test]
@@ -232,15 +232,15 @@ mod tests {
     }
 
     #[test]
-    fn the_last_size_of_a_terminal_is_told_and_a_long_one_costs_no_memory() {
+    fn the_last_size_of_a_terminal_is_reported_and_a_long_one_costs_no_memory() {
         let mut talk = opened();
         let sizes = b"{\"Width\":1,\"Height\":2}\n{\"Width\":80,\"Height\":24}\n";
         let (half, rest) = sizes.split_at(30);
         assert_eq!(talk.send(7, half, false), ["Size { width: 1, height: 2 }"]);
-        let told = talk.send(7, rest, false);
-        assert_eq!(told, ["Size { width: 80, height: 24 }"]);
-        let told = talk.send(7, sizes, false);
-        assert_eq!(told, ["Size { width: 80, height: 24 }"]);
+        let events = talk.send(7, rest, false);
+        assert_eq!(events, ["Size { width: 80, height: 24 }"]);
+        let events = talk.send(7, sizes, false);
+        assert_eq!(events, ["Size { width: 80, height: 24 }"]);
         for _ in 0..100 {
             assert!(talk.send(7, &[b' '; 1000], false).is_empty());
         }
@@ -250,21 +250,21 @@ mod tests {
     }
 
     #[test]
-    fn the_status_is_told_and_every_stream_ends() {
+    fn the_status_is_sent_and_every_stream_ends() {
         let mut talk = opened();
-        let mut told = Vec::new();
-        spdy::data(5, b"", true, &mut told);
-        spdy::data(1, b"status", true, &mut told);
-        spdy::data(3, b"", true, &mut told);
-        spdy::data(7, b"", true, &mut told);
-        talk.session.end(b"status", &mut talk.told);
-        talk.session.end(b"again", &mut talk.told);
-        talk.session.output(STDOUT, b"late", &mut talk.told);
-        assert_eq!(talk.told, told);
-        talk.told.clear();
-        talk.session.go_away(true, &mut talk.told);
+        let mut expected = Vec::new();
+        spdy::data(5, b"", true, &mut expected);
+        spdy::data(1, b"status", true, &mut expected);
+        spdy::data(3, b"", true, &mut expected);
+        spdy::data(7, b"", true, &mut expected);
+        talk.session.end(b"status", &mut talk.answered);
+        talk.session.end(b"again", &mut talk.answered);
+        talk.session.output(STDOUT, b"late", &mut talk.answered);
+        assert_eq!(talk.answered, expected);
+        talk.answered.clear();
+        talk.session.go_away(true, &mut talk.answered);
         let away = [0x80, 3, 0, 7, 0, 0, 0, 8, 0, 0, 0, 7, 0, 0, 0, 1];
-        assert_eq!(talk.told, away);
+        assert_eq!(talk.answered, away);
     }
 
     #[test]
@@ -276,8 +276,8 @@ mod tests {
         spdy::go_away(0, false, &mut said);
         spdy::reset(5, Why::Cancelled, &mut said);
         assert!(talk.say(&said).is_empty());
-        talk.session.output(STDOUT, b"out", &mut talk.told);
-        assert_eq!(talk.told, ping);
+        talk.session.output(STDOUT, b"out", &mut talk.answered);
+        assert_eq!(talk.answered, ping);
     }
 
     proptest! {

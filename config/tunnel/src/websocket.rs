@@ -136,7 +136,7 @@ pub struct Decoder {
     control: [u8; MAX_CONTROL],
     /// A message was begun and not ended.
     inside: bool,
-    /// No byte of the message's first frame has been told yet.
+    /// No byte of the message's first frame has been passed on yet.
     fresh: bool,
 }
 

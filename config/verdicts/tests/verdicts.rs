@@ -265,15 +265,16 @@ fn tells_all(bytes: &[u8], written: &[Vec<Vec<u8>>]) -> bool {
         }
     }
     found.sort_by_key(|(before, lines)| (*before, lines.len()));
-    let mut told: Vec<&[u8]> = Vec::new();
+    let mut collected: Vec<&[u8]> = Vec::new();
     for copies in found.chunk_by(|one, two| one.0 == two.0) {
         let (before, longest) = &copies[copies.len() - 1];
-        if *before != told.len() || copies.iter().any(|(_, lines)| !longest.starts_with(lines)) {
+        if *before != collected.len() || copies.iter().any(|(_, lines)| !longest.starts_with(lines))
+        {
             return false;
         }
-        told.extend(longest);
+        collected.extend(longest);
     }
-    !found.is_empty() && told == records
+    !found.is_empty() && collected == records
 }
 
 /// A segment without records (a master that started and ended) proves nothing, so its place does

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_a_mirror_is_told_what_is_expected() {
+    fn a_host_without_a_mirror_is_refused_with_what_is_expected() {
         let folder = tempfile::tempdir().unwrap();
         let error = of_host(&folder.path().join("apt")).unwrap_err();
         assert!(error.to_string().contains("deb URI trixie main"), "{error}");

@@ -301,8 +301,8 @@ mod tests {
             (429, "try again", "other readers"),
             (503, "node n1 does not answer", "Ready"),
         ] {
-            let told = refused("n1", status(code), said(message).as_bytes()).to_string();
-            assert!(told.contains(message) && told.contains(cure), "{told}");
+            let shown = refused("n1", status(code), said(message).as_bytes()).to_string();
+            assert!(shown.contains(message) && shown.contains(cure), "{shown}");
         }
         let plain = refused("n1", status(502), b"plain\x1b[2J\n").to_string();
         assert!(plain.contains("plain\u{fffd}[2J"), "{plain}");
@@ -313,13 +313,13 @@ mod tests {
         let sent = "a \u{e9}\u{1b}[31m\u{9b}2J\nb\r\tc".as_bytes();
         for cut in 1..sent.len() {
             let mut lines = Lines::default();
-            let mut told = String::new();
+            let mut shown = String::new();
             for piece in sent.chunks(cut) {
-                told += &lines.more(&Bytes::copy_from_slice(piece));
+                shown += &lines.more(&Bytes::copy_from_slice(piece));
             }
-            told += &lines.rest();
+            shown += &lines.rest();
             assert_eq!(
-                told, "a \u{e9}\u{fffd}[31m\u{fffd}2J\nb\u{fffd}\tc",
+                shown, "a \u{e9}\u{fffd}[31m\u{fffd}2J\nb\u{fffd}\tc",
                 "{cut}"
             );
         }

@@ -192,14 +192,14 @@ mod tests {
             }],
             aside: Vec::new(),
         };
-        let told = text(&rotation);
+        let shown = text(&rotation);
         assert!(
-            told.contains("ca_pins = [\"sha256:aa\", \"sha256:bb\"]"),
-            "{told}"
+            shown.contains("ca_pins = [\"sha256:aa\", \"sha256:bb\"]"),
+            "{shown}"
         );
         assert!(
-            told.contains("  worker-1: its pin is missing") && !told.contains("finish"),
-            "{told}"
+            shown.contains("  worker-1: its pin is missing") && !shown.contains("finish"),
+            "{shown}"
         );
         rotation.waiting.clear();
         assert!(text(&rotation).contains("root finish"));

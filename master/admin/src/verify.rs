@@ -132,16 +132,16 @@ mod tests {
 
     #[test]
     fn the_output_of_a_run_is_the_input_of_the_next() {
-        let told = Summary {
+        let summary = Summary {
             head: Head {
                 number: 7,
                 hash: Digest::of(b"x"),
             },
             ..Summary::default()
         };
-        let line = tell(&told);
+        let line = tell(&summary);
         let noted = line.lines().last().unwrap().rsplit(' ').next().unwrap();
-        assert_eq!(head(noted).unwrap(), told.head);
+        assert_eq!(head(noted).unwrap(), summary.head);
         assert!(head("7").is_err() && pin("sha256:zz").is_err());
     }
 }

@@ -516,9 +516,9 @@ mod tests {
             queued(decide(&queue, &claimant, NOW)),
             (name.clone(), false)
         );
-        let told = queue.take(&Change::Set(object(&claimant, &name, Some("Approved"))));
+        let decided = queue.take(&Change::Set(object(&claimant, &name, Some("Approved"))));
         assert_eq!(
-            told.map(|told| (told.decision, told.by)),
+            decided.map(|decided| (decided.decision, decided.by)),
             Some((QueueDecision::Approved, "jane".to_owned()))
         );
         let again = queue.take(&Change::Set(object(&claimant, &name, Some("Approved"))));

@@ -188,7 +188,7 @@ impl AttestationService {
             };
             began = true;
             let lacking = Some(lacking).filter(|lacking| !lacking.is_empty());
-            let told: Vec<ToTell> = decided.chain(lacking.map(ToTell::Found)).collect();
+            let reports: Vec<ToTell> = decided.chain(lacking.map(ToTell::Found)).collect();
             // Sent before the inventory is updated, because the admin's request waits for the
             // inventory.
             match &change {
@@ -197,7 +197,7 @@ impl AttestationService {
                 Change::Deleted(_) => {}
             }
             self.inventory.take_machine(change, follower.reached());
-            for one in told {
+            for one in reports {
                 if tell.try_send(one).is_err() {
                     tracing::error!(
                         "a decision is missing in the log of verdicts: they come faster than the disk can write them"

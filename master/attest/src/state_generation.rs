@@ -106,8 +106,8 @@ mod tests {
             (&seven.text(&other), "does not hold"),
         ] {
             std::fs::write(&own.file, bad).unwrap();
-            let told = chain(&own.read().unwrap_err());
-            assert!(told.contains(words), "{told}");
+            let error = chain(&own.read().unwrap_err());
+            assert!(error.contains(words), "{error}");
             assert!(own.change(|state| state.listed = true).is_err());
         }
         std::fs::write(&own.file, text).unwrap();

@@ -211,8 +211,8 @@ fn a_raised_floor_shuts_the_older_image_out() {
     assert_eq!(used(&raised).unwrap(), known);
     assert_eq!(floors(folder.path()), [Some(5); 5]);
     // Whichever floor the older image is given.
-    for told in [3, 5] {
-        let opened = open(folder.path(), Machine::new(3, Some(told)));
+    for given in [3, 5] {
+        let opened = open(folder.path(), Machine::new(3, Some(given)));
         assert!(matches!(opened, Err(Error::Key("FLOOR"))), "{opened:?}");
     }
 }

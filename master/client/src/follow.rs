@@ -291,7 +291,7 @@ mod tests {
             let (none, unreadable) = (json!([]), json!([null]));
             let query = request.uri().query().unwrap_or_default();
             let answer = if query.contains("watch=true") {
-                let told = query.contains("resourceVersion=7");
+                let resumes = query.contains("resourceVersion=7");
                 let pods = [
                     ("ADDED", pod("c", "8", &unreadable)),
                     ("ADDED", pod("d", "9", &none)),
@@ -302,7 +302,7 @@ mod tests {
                     "ADDED" => format!("{{\"type\":\"{what}\",\"object\":{pod}}}\n"),
                     what => format!("{{ \"object\": {pod}, \"type\": \"{what}\" }}\n"),
                 };
-                pods.into_iter().filter(|_| told).map(event).collect()
+                pods.into_iter().filter(|_| resumes).map(event).collect()
             } else {
                 let items = [pod("a", "5", &unreadable), pod("b", "6", &none)];
                 json!({"metadata": {"resourceVersion": "7"}, "items": items}).to_string()
@@ -340,7 +340,7 @@ mod tests {
         let mut follower = follower();
         let (_listed, _set) = (follower.next().await, follower.next().await);
         let next = tokio::time::timeout(Duration::from_secs(60), follower.next()).await;
-        let next = next.expect("the deletion is told");
+        let next = next.expect("the deletion is reported");
         assert!(matches!(&next, Change::Deleted(gone) if gone.key == Key::cluster("d")));
         assert_eq!(follower.reached(), 10);
     }

@@ -441,10 +441,10 @@ mod tests {
         );
         assert!(store.apply(Change::Set(item("a", 5, "x")), 5).is_empty());
         let deltas = store.apply(Change::Listed(vec![item("a", 5, "y")]), 7);
-        let told: Vec<String> = deltas
+        let seen: Vec<String> = deltas
             .iter()
             .map(|delta| format!("{} {:?} {:?}", delta.key.name, delta.before, delta.after))
             .collect();
-        assert_eq!(told, [r#"b Some("x") None"#, r#"a Some("x") Some("y")"#]);
+        assert_eq!(seen, [r#"b Some("x") None"#, r#"a Some("x") Some("y")"#]);
     }
 }

@@ -450,20 +450,20 @@ mod tests {
         };
         left.count(&resource("", "pods"), &[held, Meta::default()]);
         left.count(&resource("apps", "deployments"), &[Meta::default()]);
-        let told: Vec<String> = left
+        let messages: Vec<String> = left
             .conditions(Timestamp::UNIX_EPOCH)
             .into_iter()
             .filter_map(|c| c.message)
             .collect();
         assert_eq!(
-            told[3],
+            messages[3],
             "Some resources are remaining: deployments.apps has 1 resource instances, pods. has 2 resource instances"
         );
         assert_eq!(
-            told[4],
+            messages[4],
             "Some content in the namespace has finalizers remaining: a/b in 1 resource instances"
         );
-        assert_eq!(told[0], "All resources successfully discovered");
+        assert_eq!(messages[0], "All resources successfully discovered");
     }
 
     #[test]

@@ -205,7 +205,7 @@ fn give(ranges: &[PodRange], nodes: &[Claim], last: &[usize]) -> Vec<Action> {
             }
         }
     }
-    let (mut given, mut told) = (Vec::new(), Vec::new());
+    let (mut given, mut events) = (Vec::new(), Vec::new());
     for node in nodes.iter().filter(|node| !node.has) {
         let (name, uid) = (node.name.clone(), node.uid.clone());
         if !node.asked.is_empty() {
@@ -215,13 +215,13 @@ fn give(ranges: &[PodRange], nodes: &[Claim], last: &[usize]) -> Vec<Action> {
         }
         if let Some(full) = tables.iter().find(|table| table.next().is_none()) {
             let range = full.of.range();
-            told.push(Action::Tell { name, uid, range });
+            events.push(Action::Tell { name, uid, range });
             continue;
         }
         let ranges = tables.iter_mut().filter_map(Table::give).collect();
         given.push(Action::Give { name, uid, ranges });
     }
-    given.extend(told);
+    given.extend(events);
     given
 }
 

@@ -86,7 +86,7 @@ fn ranges_of_other_sizes_and_of_other_hands_are_kept_free() {
 }
 
 #[test]
-fn a_full_range_is_told_and_takes_nothing_of_the_other() {
+fn a_full_range_is_reported_and_takes_nothing_of_the_other() {
     let both = [range("10.0.0.0/24", 25), range("fd00::/48", 64)];
     let nodes = [free("a"), free("b"), free("c"), free("d")];
     let expected = [

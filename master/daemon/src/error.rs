@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_disk_is_told_with_its_cure() {
+    fn a_full_disk_is_reported_with_its_cure() {
         let error = |number| Error::File {
             what: "write",
             path: "data".into(),

@@ -598,8 +598,11 @@ mod tests {
         assert!(check_admin(Some(&text), Some(own)).is_ok());
         for configured in [None, Some(other)] {
             let error = check_admin(Some(&text), configured).err();
-            let told = error.map(|error| error.to_string()).unwrap_or_default();
-            assert!(told.contains(&text) && told.contains("user-data"), "{told}");
+            let message = error.map(|error| error.to_string()).unwrap_or_default();
+            assert!(
+                message.contains(&text) && message.contains("user-data"),
+                "{message}"
+            );
         }
     }
 }

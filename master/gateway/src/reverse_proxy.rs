@@ -224,12 +224,12 @@ mod tests {
 
     #[test]
     fn an_answer_leads_back_through_this_server() {
-        let told = headers(&[
+        let answered = headers(&[
             ("location", "http://10.1.0.2:8080/next?a=b"),
             ("connection", "close"),
             ("set-cookie", "session=1"),
         ]);
-        let passed = proxy().answer(&told);
+        let passed = proxy().answer(&answered);
         assert_eq!(passed["location"], &*format!("{PREFIX}/next?a=b"));
         assert!(passed.contains_key("set-cookie") && !passed.contains_key("connection"));
     }

@@ -223,7 +223,7 @@ async fn exchange_messages(
                     messages.take(&mut line, &piece.unwrap_or_default(), &mut out);
                     None
                 }
-                Some(Err(_told)) => Some(INTERNAL_ERROR),
+                Some(Err(_error)) => Some(INTERNAL_ERROR),
                 // A watch ends by itself when the server does.
                 None => tokio::select! {
                     biased;

@@ -277,7 +277,7 @@ mod tests {
     }
 
     /// `name: message` up to the message's first colon.
-    fn told(lacking: &[Lacking]) -> Vec<String> {
+    fn summary(lacking: &[Lacking]) -> Vec<String> {
         let text = |one: &Lacking| {
             let found = one.entry.message.split(':').next().unwrap_or_default();
             format!("{}: {found}", one.entry.name)
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_without_a_record_is_told_once() {
+    fn a_change_without_a_record_is_reported_once() {
         let (open, shut) = (
             policy("default", "1", "open"),
             policy("default", "1", "shut"),
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(known.lacks_policies(&[open.clone(), draft.clone()]), []);
         let lacking = known.lacks_policies(std::slice::from_ref(&shut));
         assert_eq!(
-            told(&lacking),
+            summary(&lacking),
             [
                 "default: changed while no record could be written",
                 "draft: removed while no record could be written"
@@ -305,23 +305,23 @@ mod tests {
         let before = [policy_entry(&open, false), policy_entry(&draft, false)];
         let lacking = lacking.into_iter().map(|one| one.entry);
         let after = recorded(before.into_iter().chain(lacking)).policies;
-        assert_eq!(after.lacks_policies(&[shut]), [], "told already");
+        assert_eq!(after.lacks_policies(&[shut]), [], "reported already");
         let another = policy("default", "9", "open");
         assert_eq!(
-            told(&known.lacks_policies(&[another, draft])),
+            summary(&known.lacks_policies(&[another, draft])),
             ["default: changed while no record could be written"],
             "an equal object of the name"
         );
     }
 
     #[test]
-    fn an_object_that_the_log_knows_as_removed_or_not_at_all_is_told() {
+    fn an_object_that_the_log_knows_as_removed_or_not_at_all_is_reported() {
         let open = policy("default", "1", "open");
         let unknown = "default: found at the start, and the log has no record of it";
         let log = [policy_entry(&open, false), policy_entry(&open, true)];
         for known in [Recorded::nothing(), recorded(log)] {
             let lacking = known.policies.lacks_policies(std::slice::from_ref(&open));
-            assert_eq!(told(&lacking), [unknown]);
+            assert_eq!(summary(&lacking), [unknown]);
             assert_eq!(lacking[0].entry.digest, policy_digest(&open));
         }
         let another_kind = Entry {
@@ -331,11 +331,11 @@ mod tests {
         let known = recorded([another_kind]).policies;
         let unread = Recorded::default().policies;
         assert_eq!(unread.lacks_policies(std::slice::from_ref(&open)), []);
-        assert_eq!(told(&known.lacks_policies(&[open])), [unknown]);
+        assert_eq!(summary(&known.lacks_policies(&[open])), [unknown]);
     }
 
     #[test]
-    fn a_machine_is_told_with_what_an_admin_decided_of_it() {
+    fn a_machine_is_reported_with_what_an_admin_decided_of_it() {
         let known = recorded([found_machine(&machine("1", false))]).machines;
         assert_eq!(known.lacks_machines(&[machine("1", false)]), []);
         let mut moved = machine("1", false);
@@ -347,7 +347,7 @@ mod tests {
             "changed while no record could be written: Retired: the machine is retired"
         );
         assert_eq!(
-            told(&known.lacks_machines(&[])),
+            summary(&known.lacks_machines(&[])),
             ["worker-1: removed while no record could be written"]
         );
     }

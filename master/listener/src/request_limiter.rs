@@ -264,7 +264,7 @@ mod tests {
         let held: Vec<_> = (0..3).map(|_| ask(&stranger, Method::GET, MOST)).collect();
         let empty = held.iter().map(|one| one.body().is_end_stream());
         assert_eq!(empty.collect::<Vec<_>>(), [false, false, true]);
-        assert_eq!(codes(&held), [200, 200, 200], "the status is told");
+        assert_eq!(codes(&held), [200, 200, 200], "the status is reported");
         assert_eq!(answers.taken()[0], 0);
         drop(held);
         assert_eq!(answers.taken(), [0, 0]);

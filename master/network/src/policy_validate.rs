@@ -216,12 +216,12 @@ pub(crate) fn cidrs(fields: &Fields, faults: &mut Faults) {
     }
     let mut known: Vec<net::Range> = Vec::new();
     for (number, value) in list.iter().enumerate() {
-        let told = faults.found().count();
+        let known_faults = faults.found().count();
         let Some(range) = net::range(value, &at.index(number), faults) else {
             continue;
         };
-        let is_told = faults.found().count() > told;
-        if !is_told && value.as_str() != Some(range.to_string().as_str()) {
+        let is_reported = faults.found().count() > known_faults;
+        if !is_reported && value.as_str() != Some(range.to_string().as_str()) {
             let text = format!("must be in canonical form (\"{range}\")");
             faults.invalid(&at.index(number), value, text);
         }

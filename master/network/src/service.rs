@@ -331,9 +331,9 @@ fn keep_node_ports(new: &mut Fields, old: &Fields) {
 
 /// An update that changes only one of `clusterIP` and `clusterIPs` changes both.
 fn same_address(new: &mut Fields, old: &Fields) {
-    let untold =
+    let unchanged =
         items(new, "clusterIPs").is_empty() || get(new, "clusterIPs") == get(old, "clusterIPs");
-    if get(new, "clusterIP") == get(old, "clusterIP") || !untold {
+    if get(new, "clusterIP") == get(old, "clusterIP") || !unchanged {
         return;
     }
     match text(new, "clusterIP").to_owned() {

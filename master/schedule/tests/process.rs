@@ -507,7 +507,7 @@ async fn a_pod_is_placed_by_the_profile_that_it_names_and_in_that_name() {
         let node = eventually("it is bound", || Box::pin(cluster.node_of(name))).await;
         assert_eq!(node, first, "the fuller node is filled");
     }
-    let told = || async {
+    let event = || async {
         let params = ListParams {
             fields: Some("reason=Scheduled,involvedObject.name=third".to_owned()),
             ..ListParams::default()
@@ -516,7 +516,7 @@ async fn a_pod_is_placed_by_the_profile_that_it_names_and_in_that_name() {
         let events = list.expect("events are served").items;
         events.into_iter().next()?.reporting_component
     };
-    let by = eventually("the event is there", || Box::pin(told())).await;
+    let by = eventually("the event is there", || Box::pin(event())).await;
     assert_eq!(by, "packed");
 }
 

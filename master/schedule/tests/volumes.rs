@@ -89,7 +89,7 @@ fn chosen(snapshot: &Snapshot) -> String {
 }
 
 #[test]
-fn what_stands_against_every_node_is_told_in_upstreams_words() {
+fn what_stands_against_every_node_is_reported_in_upstreams_words() {
     let mut snapshot = cluster("example.com/p");
     let none = "0/2 nodes are available: persistentvolumeclaim \"data\" not found.";
     assert_eq!(why(&snapshot), none);

@@ -92,7 +92,7 @@ mod tests {
             });
         }
         let answers = askers.join_all().await;
-        assert!(answers.into_iter().all(|told| told == answer));
+        assert!(answers.into_iter().all(|other| other == answer));
         asked.load(Ordering::Relaxed)
     }
 

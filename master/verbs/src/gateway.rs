@@ -70,10 +70,10 @@ pub(super) async fn target(
         (status.read("addresses")?, status.read("daemonEndpoints")?);
     // Upstream's server calls names as well. Every kubelet tells an address of its machine.
     let address = |kind: &str| {
-        let mut told = addresses
+        let mut reported = addresses
             .iter()
             .filter(|address| address.get("type").is_some_and(|t| t == kind));
-        told.find_map(|told| told.get("address")?.as_str()?.parse().ok())
+        reported.find_map(|reported| reported.get("address")?.as_str()?.parse().ok())
     };
     let found = address("InternalIP").or_else(|| address("ExternalIP"));
     let address: IpAddr = found.ok_or_else(|| {

@@ -36,8 +36,8 @@ pub fn answer(
     Ok(if check.good {
         text(StatusCode::OK, "ok".to_owned())
     } else {
-        let told = format!("internal server error: {name} failed: reason withheld\n");
-        text(StatusCode::INTERNAL_SERVER_ERROR, told)
+        let body = format!("internal server error: {name} failed: reason withheld\n");
+        text(StatusCode::INTERNAL_SERVER_ERROR, body)
     })
 }
 

@@ -314,7 +314,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn told(job: &Value, new: Value, old: Value) -> Vec<String> {
+    fn faults_of(job: &Value, new: Value, old: Value) -> Vec<String> {
         let of = |status: Value| {
             json!({"spec": job, "status": status})
                 .as_object()
@@ -343,7 +343,7 @@ mod tests {
     fn a_finished_job_has_its_reason_and_time() {
         let complete = json!([{"type": "Complete", "status": "True"}, {"type": "SuccessCriteriaMet", "status": "True"}]);
         let good = json!({"conditions": complete, "startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-01T00:00:01Z"});
-        assert!(told(&json!({}), good.clone(), json!({})).is_empty());
+        assert!(faults_of(&json!({}), good.clone(), json!({})).is_empty());
         let bare = json!({"conditions": [{"type": "Complete", "status": "True"}], "active": 1});
         let expected = [
             "status.conditions Invalid",
@@ -351,17 +351,17 @@ mod tests {
             "status.active Invalid",
             "status.startTime Required",
         ];
-        assert_eq!(told(&json!({}), bare, json!({})), expected);
+        assert_eq!(faults_of(&json!({}), bare, json!({})), expected);
         let expected = [
             "status.conditions Invalid",
             "status.startTime Required",
             "status.conditions Invalid",
         ];
-        assert_eq!(told(&json!({}), json!({}), good), expected);
+        assert_eq!(faults_of(&json!({}), json!({}), good), expected);
         let job = json!({"completionMode": "Indexed", "completions": 4});
         let overlap = json!({"completedIndexes": "0-2", "failedIndexes": "2"});
         assert_eq!(
-            told(&job, overlap, json!({})),
+            faults_of(&job, overlap, json!({})),
             [
                 "status.failedIndexes Invalid",
                 "status.failedIndexes Invalid"

@@ -164,8 +164,8 @@ fn the_guide_names_each_family_of_cadvisors_metrics_and_denies_none() {
     let part = guide.split("`/metrics/cadvisor` has, ").nth(1).unwrap();
     let part = part.split("\n## ").next().unwrap();
     let (there, absent) = part.split_once("Not there: ").unwrap();
-    let told = read("agent/resources/src/golden/cadvisor.txt");
-    let families = told
+    let metrics = read("agent/resources/src/golden/cadvisor.txt");
+    let families = metrics
         .lines()
         .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
     for family in families {

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_packets_and_tunnels_are_told_apart() {
+    fn pods_packets_and_tunnels_are_distinguished() {
         let (pod, machine) = ([10, 244, 1, 2], [192, 168, 77, 11]);
         let from = read(&frame(6, pod, machine, 443)).unwrap();
         let to = read(&frame(UDP, machine, pod, 51_820)).unwrap();

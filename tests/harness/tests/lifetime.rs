@@ -31,10 +31,10 @@ const CONTAINED: &str =
 /// ends as requested.
 #[test]
 fn child_starts_a_family() {
-    let Ok(told) = std::env::var(ENDS) else {
+    let Ok(request) = std::env::var(ENDS) else {
         return;
     };
-    let (way, seconds) = told.split_once(' ').unwrap();
+    let (way, seconds) = request.split_once(' ').unwrap();
     let dir = tempfile::tempdir().unwrap();
     let contained = nix::unistd::geteuid().is_root();
     let mut command = Command::new("sh");

@@ -84,7 +84,7 @@ async fn one_call(store: &EmbeddedStore, values: &AtomicU64, client: u64, random
     ));
     let value = values.fetch_add(1, Ordering::Relaxed);
     let bytes = Bytes::from(value.to_string());
-    let (op, told) = match &entry {
+    let (op, words) = match &entry {
         None => (Op::create(&key, bytes), format!("create {value}")),
         Some(entry) if next(random).is_multiple_of(5) => (
             Op::delete(&key, entry.modified),
@@ -95,7 +95,7 @@ async fn one_call(store: &EmbeddedStore, values: &AtomicU64, client: u64, random
             format!("update {} {value}", number(&entry.value.bytes())),
         ),
     };
-    tell(&format!("call {client} {key} {told}"));
+    tell(&format!("call {client} {key} {words}"));
     match store.commit(vec![op]).await {
         Ok(_) => tell(&format!("done {client} ok")),
         Err(StoreError::Conflict { .. }) => tell(&format!("done {client} conflict")),
@@ -105,13 +105,13 @@ async fn one_call(store: &EmbeddedStore, values: &AtomicU64, client: u64, random
 
 /// Reads the output of children into histories; calls without an end were killed with their client.
 #[derive(Default)]
-struct Told {
+struct Record {
     clock: u64,
     open: BTreeMap<String, (String, u64, Vec<String>)>,
     histories: BTreeMap<String, Vec<Timed<Call>>>,
 }
 
-impl Told {
+impl Record {
     fn line(&mut self, line: &str) {
         self.clock += 1;
         let words: Vec<&str> = line.split(' ').collect();
@@ -172,7 +172,7 @@ fn write(call: &[String], answer: Answer) -> Call {
 #[test]
 fn a_store_that_is_killed_again_and_again_is_linearizable() {
     let folder = tempfile::tempdir().unwrap();
-    let mut told = Told::default();
+    let mut record = Record::default();
     for round in 0..5u64 {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child_calls_until_killed", "--nocapture"])
@@ -186,18 +186,18 @@ fn a_store_that_is_killed_again_and_again_is_linearizable() {
         // The kill comes after this many lines, at any point of the clients; lines before it count.
         let enough = 1500 + round * 377;
         for line in lines.by_ref().take(usize::try_from(enough).unwrap()) {
-            told.line(&line.unwrap());
+            record.line(&line.unwrap());
         }
         child.kill().unwrap();
         for line in lines.map_while(Result::ok) {
-            told.line(&line);
+            record.line(&line);
         }
         child.wait().unwrap();
-        told.killed();
+        record.killed();
     }
-    let calls: usize = told.histories.values().map(Vec::len).sum();
+    let calls: usize = record.histories.values().map(Vec::len).sum();
     assert!(calls > 3000, "{calls} calls are too few to tell");
-    check_each(&told.histories).unwrap();
+    check_each(&record.histories).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -70,7 +70,7 @@ struct State {
     calls: Vec<String>,
     publishes: Vec<NodePublishVolumeRequest>,
     stages: Vec<NodeStageVolumeRequest>,
-    told: Option<RegistrationStatus>,
+    registration: Option<RegistrationStatus>,
     /// Where volumes are staged, by their ids.
     staged: BTreeMap<String, String>,
     /// Which volumes are published, by targets.
@@ -88,7 +88,7 @@ impl Driver {
 
     /// As [`Driver::start`], with a socket file of another name than the driver reports, and with a
     /// topology of the node.
-    pub fn start_with(data: &Path, file: &str, told: &str, topology: &[(&str, &str)]) -> Self {
+    pub fn start_with(data: &Path, file: &str, name: &str, topology: &[(&str, &str)]) -> Self {
         let folder = data.join("plugins").join(file);
         let registration = data.join("plugins_registry");
         fs::create_dir_all(&folder).expect("a folder");
@@ -97,7 +97,7 @@ impl Driver {
         let registration = registration.join(format!("{file}-reg.sock"));
         let segments = topology.iter();
         let state = Arc::new(Mutex::new(State {
-            name: told.to_owned(),
+            name: name.to_owned(),
             endpoint: own.display().to_string(),
             topology: segments
                 .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
@@ -133,8 +133,8 @@ impl Driver {
     }
 
     /// The agent's answer to its registration.
-    pub fn told(&self) -> Option<RegistrationStatus> {
-        self.state().told.clone()
+    pub fn registration(&self) -> Option<RegistrationStatus> {
+        self.state().registration.clone()
     }
 
     /// Sets its fault at calls of this name; `None` ends it.
@@ -276,7 +276,9 @@ impl State {
                 let request = NodeGetVolumeStatsRequest::decode(message).ok()?;
                 return Some(self.usage(&request)?.encode_to_vec());
             }
-            "NotifyRegistrationStatus" => self.told = RegistrationStatus::decode(message).ok(),
+            "NotifyRegistrationStatus" => {
+                self.registration = RegistrationStatus::decode(message).ok();
+            }
             "NodeStageVolume" => self.stage(NodeStageVolumeRequest::decode(message).ok()?),
             "NodePublishVolume" => {
                 self.publish(NodePublishVolumeRequest::decode(message).ok()?, fault);

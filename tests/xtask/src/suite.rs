@@ -365,13 +365,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_programs_are_told_from_libraries_and_examples() {
-        let told = r#"{"reason":"compiler-artifact","manifest_path":"/r/b/Cargo.toml","target":{"name":"y","src_path":"/r/b/tests/y.rs"},"profile":{"test":true},"executable":"/t/y-1"}
+    fn test_programs_are_distinguished_from_libraries_and_examples() {
+        let messages = r#"{"reason":"compiler-artifact","manifest_path":"/r/b/Cargo.toml","target":{"name":"y","src_path":"/r/b/tests/y.rs"},"profile":{"test":true},"executable":"/t/y-1"}
 {"reason":"compiler-artifact","manifest_path":"/r/a/Cargo.toml","target":{"name":"x","src_path":"/r/a/src/lib.rs"},"profile":{"test":true},"executable":"/t/x-1"}
 {"reason":"compiler-artifact","manifest_path":"/r/a/Cargo.toml","target":{"name":"e","src_path":"/r/a/examples/e.rs"},"profile":{"test":false},"executable":"/t/e-1"}
 {"reason":"compiler-artifact","manifest_path":"/r/a/Cargo.toml","target":{"name":"l","src_path":"/r/a/src/lib.rs"},"profile":{"test":false},"executable":null}
 {"reason":"build-finished","success":true}"#;
-        let found: Vec<String> = programs(told, Path::new("/r"))
+        let found: Vec<String> = programs(messages, Path::new("/r"))
             .iter()
             .map(|one| format!("{}/{}", one.package.display(), one.name))
             .collect();
@@ -428,13 +428,13 @@ mod tests {
         };
         let mut runs: Vec<_> = (1..=20_u8).map(|n| took("small", f64::from(n))).collect();
         runs.push(took("large", 500.0));
-        let told = costliest(&runs);
-        let lines: Vec<&str> = told.lines().collect();
-        assert_eq!(lines.len(), 1 + NAMED, "{told}");
-        assert!(lines[0].contains("710.0 s"), "{told}");
+        let shown = costliest(&runs);
+        let lines: Vec<&str> = shown.lines().collect();
+        assert_eq!(lines.len(), 1 + NAMED, "{shown}");
+        assert!(lines[0].contains("710.0 s"), "{shown}");
         assert!(
             lines[1].contains("500.0 s") && lines[1].ends_with("large"),
-            "{told}"
+            "{shown}"
         );
     }
 

@@ -373,18 +373,18 @@ mod tests {
     proptest! {
         #[test]
         fn step_by_step_and_at_once_give_the_same(steps in proptest::collection::vec(any_nodes(), 1..6)) {
-            let (mut tunnel, mut told) = (Tunnel::default(), BTreeMap::new());
+            let (mut tunnel, mut endpoints) = (Tunnel::default(), BTreeMap::new());
             for nodes in &steps {
                 let planned = peers(&of(nodes));
-                let changes = differences(&tunnel, &told, &planned);
-                apply(&mut tunnel, &mut told, changes);
-                prop_assert!(differences(&tunnel, &told, &planned).is_empty());
+                let changes = differences(&tunnel, &endpoints, &planned);
+                apply(&mut tunnel, &mut endpoints, changes);
+                prop_assert!(differences(&tunnel, &endpoints, &planned).is_empty());
             }
-            let (mut fresh, mut fresh_told) = (Tunnel::default(), BTreeMap::new());
+            let (mut fresh, mut fresh_endpoints) = (Tunnel::default(), BTreeMap::new());
             let planned = peers(&of(steps.last().unwrap()));
-            let changes = differences(&fresh, &fresh_told, &planned);
-            apply(&mut fresh, &mut fresh_told, changes);
-            prop_assert_eq!((tunnel, told), (fresh, fresh_told));
+            let changes = differences(&fresh, &fresh_endpoints, &planned);
+            apply(&mut fresh, &mut fresh_endpoints, changes);
+            prop_assert_eq!((tunnel, endpoints), (fresh, fresh_endpoints));
         }
 
         #[test]

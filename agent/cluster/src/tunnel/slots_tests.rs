@@ -226,13 +226,13 @@ impl World {
         }
     }
 
-    /// The keys of the other node, as far as this one's watch has told.
+    /// The keys of the other node, as far as this one's watch has reported them.
     fn heard(&mut self, node: usize) -> [Key; 2] {
         let part = usize::try_from(self.tick() * 5 / TICKS).unwrap().min(4);
         let until = self.now - self.events.lags[node][part].min(self.now - BEGIN);
         let other = &self.nodes[1 - node].published;
-        let told = other.iter().filter(|(at, _)| *at <= until).count();
-        let read = told.max(self.nodes[node].read);
+        let observed = other.iter().filter(|(at, _)| *at <= until).count();
+        let read = observed.max(self.nodes[node].read);
         let keys = other[read - 1].1;
         self.nodes[node].read = read;
         keys

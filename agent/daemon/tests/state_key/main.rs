@@ -179,7 +179,7 @@ impl Machine {
     /// Asks and expects no report: returns the exit code and the message.
     fn refused(&self, fresh: bool) -> (Option<i32>, String) {
         let output = self.command(fresh).output().expect("the agent");
-        assert_eq!(output.stdout, b"", "it told a report");
+        assert_eq!(output.stdout, b"", "it wrote a report");
         (
             output.status.code(),
             String::from_utf8_lossy(&output.stderr).into_owned(),

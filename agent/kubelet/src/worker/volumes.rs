@@ -40,13 +40,15 @@ pub(super) struct Making {
 
 impl Making {
     fn begin(supplies: Supplies, pod: Arc<Pod>, at: Addresses, news: Arc<Notify>) -> Self {
-        let (told, outcome) = oneshot::channel();
+        let (finished, outcome) = oneshot::channel();
         let mut task = JoinSet::new();
         task.spawn(async move {
-            // Dropped after `told`, so that the woken task finds the outcome.
+            // Dropped after `finished`, so that the woken task finds the outcome.
             let _news = AtItsEnd(news);
-            let told = told;
-            told.send(supplies.volumes(&pod, &at).await.map(drop)).ok();
+            let finished = finished;
+            finished
+                .send(supplies.volumes(&pod, &at).await.map(drop))
+                .ok();
         });
         Self {
             outcome,

@@ -64,7 +64,7 @@ fn a_container_that_ran_when_the_machine_went_down_ended_for_an_unknown_reason()
 }
 
 #[test]
-fn what_a_pod_never_started_is_told_as_unknown_where_its_turn_had_come() {
+fn what_a_pod_never_started_is_reported_as_unknown_where_its_turn_had_come() {
     let unknown = json!({"terminated": {
         "exitCode": 137, "reason": "ContainerStatusUnknown",
         "message": "The container could not be located when the pod was terminated",

@@ -163,13 +163,13 @@ fn no_pod_tells_the_machine_of_errors_of_other_connections() {
     });
 }
 
-/// Sends until it is told that the port is closed.
+/// Sends until the answer is that the port is closed.
 fn is_refused(socket: &UdpSocket) {
     socket.set_read_timeout(Some(SECOND)).unwrap();
     until("a refusal", || {
         // Either call gets the error.
-        let told = socket.send(b"who").and_then(|_| socket.recv(&mut [0; 8]));
-        told.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+        let answer = socket.send(b"who").and_then(|_| socket.recv(&mut [0; 8]));
+        answer.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
     });
 }
 
@@ -323,8 +323,8 @@ fn routers_errors_come_to_the_pod_whose_packets_they_are_about() {
             };
             until("the second router", || {
                 client.send_to(QUOTED, (beyond, 9)).unwrap();
-                let told = heard(&here, node.family, forged);
-                told.contains(&exceeded)
+                let received = heard(&here, node.family, forged);
+                received.contains(&exceeded)
             });
             // The largest packet of the path.
             let largest = || {
@@ -378,8 +378,8 @@ fn no_pod_makes_the_packets_to_its_machine_smaller_by_an_error_about_its_own_con
                 send(&forge, &of(too_large(node.family)), there.ip());
                 until("a refusal", || {
                     send(&forge, &of(closed(node.family)), there.ip());
-                    let told = program.recv(&mut [0; 8]);
-                    told.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+                    let answer = program.recv(&mut [0; 8]);
+                    answer.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
                 });
             };
             assert_eq!(largest(), Some(1500));

@@ -55,12 +55,12 @@ async fn a_client_that_opens_too_little_or_says_too_much_before_is_left() {
         matches!(left, Some(Leave::Close(PROTOCOL_ERROR))),
         "{left:?}"
     );
-    let (_, mut told) = tokio::join!(client.part(Leave::Close(PROTOCOL_ERROR)), async move {
-        let mut told = Vec::new();
-        stream.read_to_end(&mut told).await.unwrap();
-        told
+    let (_, mut received) = tokio::join!(client.part(Leave::Close(PROTOCOL_ERROR)), async move {
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).await.unwrap();
+        received
     });
-    let away = told.split_off(told.len() - 16);
+    let away = received.split_off(received.len() - 16);
     assert_eq!(away, [0x80, 3, 0, 7, 0, 0, 0, 8, 0, 0, 0, 3, 0, 0, 0, 1]);
 
     let (mut stream, mut client) = connected();
@@ -90,9 +90,9 @@ async fn what_a_client_did_not_ask_for_is_dropped_and_the_end_ends_every_stream(
     spdy::data(5, b"out", false, &mut expected);
     assert_eq!(client.link.outbox, expected);
     let ended = tokio::spawn(client.end(b"status"));
-    let mut told = vec![0; expected.len()];
-    stream.read_exact(&mut told).await.unwrap();
-    assert_eq!(told, expected);
+    let mut received = vec![0; expected.len()];
+    stream.read_exact(&mut received).await.unwrap();
+    assert_eq!(received, expected);
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).await.unwrap();
     let mut status = Vec::new();

@@ -192,7 +192,7 @@ async fn a_client_that_says_goodbye_and_reads_nothing_ends_its_connections() {
 }
 
 #[tokio::test]
-async fn a_closed_port_and_one_connection_too_many_are_told_and_others_go_on() {
+async fn a_closed_port_and_one_connection_too_many_are_reported_and_others_go_on() {
     let (listener, port) = listener().await;
     let (closed, nobody) = self::listener().await;
     drop(closed);
@@ -279,16 +279,16 @@ async fn connections_over_spdy_itself_go_on_beside_one_another_and_end_with_thei
 }
 
 #[tokio::test]
-async fn a_client_that_breaks_spdy_is_told_so_and_left() {
+async fn a_client_that_breaks_spdy_gets_a_goaway_and_is_left() {
     let mut client = Client::over(8, false);
     client.send(&[0x80, 2, 0, 1, 0, 0, 0, 10]).await;
-    let mut told = Vec::new();
-    let read = client.stream.read_to_end(&mut told);
+    let mut received = Vec::new();
+    let read = client.stream.read_to_end(&mut received);
     timeout(LIMIT, read)
         .await
         .expect("it ends in time")
         .unwrap();
     let mut away = Vec::new();
     spdy::go_away(0, true, &mut away);
-    assert_eq!(told, away);
+    assert_eq!(received, away);
 }

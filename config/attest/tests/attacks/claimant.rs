@@ -508,7 +508,7 @@ proptest! {
         for index in rule {
             RULES[index](&mut world.rule);
         }
-        let foretold = match shown.dry_run(&world.references().get(), world.now) {
+        let predicted = match shown.dry_run(&world.references().get(), world.now) {
             DryRunVerdict::Accepted(_) => "accepted",
             DryRunVerdict::Queued(..) => "queued",
             DryRunVerdict::Refused(refusal) => refusal.code().as_str(),
@@ -520,7 +520,7 @@ proptest! {
             Ok(claimant) if claimant.prior_approval() == PriorApproval::Unchanged => "accepted",
             Ok(_) => "queued",
         };
-        prop_assert_eq!(foretold, said);
+        prop_assert_eq!(predicted, said);
     }
 }
 

@@ -371,11 +371,11 @@ fn no_key_replaces_one_that_still_has_a_valid_certificate() {
         .get_or_insert_default()
         .not_after = end;
     // A re-admission, or the end of the certificate, allows it.
-    let mut told = world.object("edge-1").clone();
-    told.spec.readmit_until = Some("2100-01-01T00:00:00Z".to_owned());
-    std::mem::swap(world.object("edge-1"), &mut told);
+    let mut readmitted = world.object("edge-1").clone();
+    readmitted.spec.readmit_until = Some("2100-01-01T00:00:00Z".to_owned());
+    std::mem::swap(world.object("edge-1"), &mut readmitted);
     joins(&mut world, &other).expect("re-admitted");
-    std::mem::swap(world.object("edge-1"), &mut told);
+    std::mem::swap(world.object("edge-1"), &mut readmitted);
     world.now += 601;
     joins(&mut world, &other).expect("the certificate of the boot before has ended");
 }

@@ -8,14 +8,14 @@ use super::{Headers, Opener, data};
 pub(crate) struct Talk<S> {
     pub(crate) session: S,
     opener: Opener,
-    pub(crate) told: Vec<u8>,
+    pub(crate) answered: Vec<u8>,
 }
 
 impl<S: Streams> Talk<S> {
     /// Sends bytes and hands each event of the session to `each`.
     pub(crate) fn each<'a>(&mut self, bytes: &'a [u8], mut each: impl FnMut(S::Event<'a>)) {
         let mut rest = bytes;
-        while let (used, Some(event)) = take(&mut self.session, rest, &mut self.told).unwrap() {
+        while let (used, Some(event)) = take(&mut self.session, rest, &mut self.answered).unwrap() {
             each(event);
             rest = &rest[used..];
         }

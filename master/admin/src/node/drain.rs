@@ -325,10 +325,10 @@ mod tests {
         });
         let why = "Cannot evict pod as it would violate the pod's disruption budget.";
         let blocked = BTreeMap::from([(left[0].clone(), why.to_owned())]);
-        let told = late("n", left.iter(), &blocked).to_string();
+        let shown = late("n", left.iter(), &blocked).to_string();
         assert!(
-            told.contains(why) && told.contains("a/y: has not ended yet"),
-            "{told}"
+            shown.contains(why) && shown.contains("a/y: has not ended yet"),
+            "{shown}"
         );
     }
 }

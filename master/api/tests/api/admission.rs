@@ -217,18 +217,19 @@ async fn a_namespace_warns_about_workloads_and_about_pods_that_are_there() {
         json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "baseline"}}});
     let (status, headers, _) = send("/api/v1/namespaces/warned", Method::PATCH, enforce).await;
     assert_eq!(status, StatusCode::OK);
-    let told: Vec<&str> = headers
+    let warnings: Vec<&str> = headers
         .get_all("warning")
         .iter()
         .map(|value| value.to_str().unwrap())
         .collect();
     assert!(
-        told[0].contains("existing pods in namespace \\\"warned\\\" violate the new PodSecurity"),
-        "{told:?}"
+        warnings[0]
+            .contains("existing pods in namespace \\\"warned\\\" violate the new PodSecurity"),
+        "{warnings:?}"
     );
     assert!(
-        told[1].contains("p: host namespaces (hostNetwork=true)"),
-        "{told:?}"
+        warnings[1].contains("p: host namespaces (hostNetwork=true)"),
+        "{warnings:?}"
     );
     let wrong =
         json!({"metadata": {"name": "w", "labels": {"pod-security.kubernetes.io/enforce": "x"}}});
@@ -273,15 +274,19 @@ async fn a_quota_is_never_exceeded_by_concurrent_writers() {
         .iter()
         .filter(|(status, _)| *status == StatusCode::CREATED)
         .count();
-    let told: Vec<&Value> = answers
+    let messages: Vec<&Value> = answers
         .iter()
         .filter(|(status, _)| *status == StatusCode::FORBIDDEN)
         .map(|(_, answer)| &answer["message"])
         .collect();
-    assert_eq!((made, told.len()), (ALLOWED, 40 - ALLOWED), "{answers:?}");
-    assert!(told[0].as_str().unwrap().ends_with(
+    assert_eq!(
+        (made, messages.len()),
+        (ALLOWED, 40 - ALLOWED),
+        "{answers:?}"
+    );
+    assert!(messages[0].as_str().unwrap().ends_with(
         "is forbidden: exceeded quota: q, requested: count/configmaps=1, used: count/configmaps=7, limited: count/configmaps=7"
-    ), "{told:?}");
+    ), "{messages:?}");
     let (_, quota) = local
         .admin_ask(Method::GET, &format!("{quotas}/q"), &Value::Null)
         .await;
@@ -404,7 +409,7 @@ async fn a_resize_that_the_node_can_never_carry_out_is_refused() {
         let path = format!("{PODS}/{name}/resize");
         local.admin_ask(Method::PATCH, &path, &change).await
     };
-    let told = |answer: &Value| {
+    let refusal = |answer: &Value| {
         (
             answer["message"].as_str().unwrap_or_default().to_owned(),
             answer["details"]["causes"][0]["reason"].clone(),
@@ -413,7 +418,7 @@ async fn a_resize_that_the_node_can_never_carry_out_is_refused() {
     let (status, answer) = resize("p", "3", "2Gi").await;
     assert_eq!(status, StatusCode::FORBIDDEN, "{answer}");
     assert_eq!(
-        told(&answer),
+        refusal(&answer),
         (
             "pods \"p\" is forbidden: node didn't have enough allocatable resources: cpu, requested: 3000, \
              allocatable: 2000; memory, requested: 2147483648, allocatable: 1073741824"
@@ -426,7 +431,7 @@ async fn a_resize_that_the_node_can_never_carry_out_is_refused() {
     let (status, answer) = resize("q", "1100m", "64Mi").await;
     let platform = "pods \"q\" is forbidden: pod resize is only supported on linux nodes, node \"n2\" is \"windows\"";
     assert_eq!(
-        (status, told(&answer)),
+        (status, refusal(&answer)),
         (
             StatusCode::FORBIDDEN,
             (platform.to_owned(), json!("UnsupportedPlatform"))
@@ -435,7 +440,7 @@ async fn a_resize_that_the_node_can_never_carry_out_is_refused() {
     let (status, answer) = resize("r", "1100m", "64Mi").await;
     let missing = "pods \"r\" is forbidden: node \"n3\" not found";
     assert_eq!(
-        (status, told(&answer).0),
+        (status, refusal(&answer).0),
         (StatusCode::FORBIDDEN, missing.to_owned())
     );
     for (name, cpu) in [("r", "1"), ("s", "100")] {

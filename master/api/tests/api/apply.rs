@@ -131,20 +131,21 @@ async fn a_conflict_is_upstreams_status_and_force_overrides_it() {
 async fn malformed_parameters_and_bodies_are_refused() {
     let local = Local::new().await;
     let good = config(&json!({"x": "1"})).to_string();
-    let told = |(status, body): (StatusCode, Value)| {
+    let refusal = |(status, body): (StatusCode, Value)| {
         (
             status.as_u16(),
             body["message"].as_str().unwrap_or_default().to_owned(),
         )
     };
-    let (code, message) = told(patch(&local, YAML, MAP, &good).await);
+    let (code, message) = refusal(patch(&local, YAML, MAP, &good).await);
     assert_eq!(code, 422);
     assert!(
         message.contains("fieldManager: Required value: is required for apply patch"),
         "{message}"
     );
     let forced = format!("{MAP}?force=true");
-    let (code, message) = told(patch(&local, "application/merge-patch+json", &forced, "{}").await);
+    let (code, message) =
+        refusal(patch(&local, "application/merge-patch+json", &forced, "{}").await);
     assert_eq!(code, 422);
     assert!(
         message.contains("force: Forbidden: may not be specified for non-apply patch"),
@@ -153,22 +154,22 @@ async fn malformed_parameters_and_bodies_are_refused() {
     let mut managed = config(&json!({}));
     managed["metadata"]["managedFields"] = json!([]);
     assert_eq!(
-        told(apply(&local, "a", &managed).await),
+        refusal(apply(&local, "a", &managed).await),
         (400, "metadata.managedFields must be nil".to_owned())
     );
     let other = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "c"}});
     assert_eq!(
-        told(apply(&local, "a", &other).await),
+        refusal(apply(&local, "a", &other).await),
         (400, "invalid object type: v1, Kind=Secret".to_owned())
     );
     let unknown = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "default"}, "dta": {}});
     let expected = "failed to create typed patch object (default/c; v1, Kind=ConfigMap): .dta: field not declared in schema";
     assert_eq!(
-        told(apply(&local, "a", &unknown).await),
+        refusal(apply(&local, "a", &unknown).await),
         (500, expected.to_owned())
     );
     let twice = "{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"metadata\":{\"name\":\"c\"},\"data\":{\"x\":\"1\",\"x\":\"2\"}}";
-    let (code, message) = told(
+    let (code, message) = refusal(
         patch(
             &local,
             YAML,
@@ -184,7 +185,7 @@ async fn malformed_parameters_and_bodies_are_refused() {
     );
     let uid =
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "uid": "u"}});
-    let (code, message) = told(apply(&local, "a", &uid).await);
+    let (code, message) = refusal(apply(&local, "a", &uid).await);
     assert_eq!(code, 409);
     assert!(
         message.contains(

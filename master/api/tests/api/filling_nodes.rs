@@ -4,7 +4,9 @@
 
 use crate::authorization::{Caller, PODS, cluster, node};
 use crate::common::Local;
-use crate::taken_nodes::{CLAIMS, EVENTS, about_node, claims, cluster_with_clock, made, told};
+use crate::taken_nodes::{
+    CLAIMS, EVENTS, about_node, claims, cluster_with_clock, made, node_event,
+};
 use http::{Method, StatusCode};
 use master_client::UserInfo;
 use serde_json::{Value, json};
@@ -165,7 +167,7 @@ async fn what_a_node_says_of_itself_and_its_pods_comes_at_a_rate() {
 async fn events_of_a_node_have_a_rate_of_bytes() {
     let (server, seconds) = cluster_with_clock().await;
     let user = node("n1");
-    let mut event = told("n1", &about_node("n1"));
+    let mut event = node_event("n1", &about_node("n1"));
     let small = vec![event.clone(); 20];
     event["message"] = "m".repeat(7000).into();
     let many = vec![event; 100];

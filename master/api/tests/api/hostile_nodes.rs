@@ -411,41 +411,44 @@ async fn a_node_is_called_at_an_ip_address_and_at_no_name() {
     let kubelet = Kubelet::default();
     assert!(local.api.set_node_dialer(Arc::new(kubelet.clone())));
     let (name, address) = ("n.example.com", "192.0.2.7");
-    let told = |all: &[(&str, &str)]| -> Vec<Value> {
-        let told = |(kind, address): &(&str, &str)| json!({"type": kind, "address": address});
-        all.iter().map(told).collect()
+    let addresses = |all: &[(&str, &str)]| -> Vec<Value> {
+        let entry = |(kind, address): &(&str, &str)| json!({"type": kind, "address": address});
+        all.iter().map(entry).collect()
     };
-    for (number, (told, called)) in [
+    for (number, (reported, called)) in [
         (
-            told(&[("Hostname", name), ("InternalIP", address)]),
+            addresses(&[("Hostname", name), ("InternalIP", address)]),
             address,
         ),
         (
-            told(&[("InternalIP", name), ("InternalIP", address)]),
+            addresses(&[("InternalIP", name), ("InternalIP", address)]),
             address,
         ),
         (
-            told(&[("InternalIP", name), ("ExternalIP", address)]),
+            addresses(&[("InternalIP", name), ("ExternalIP", address)]),
             address,
         ),
-        (told(&[("InternalIP", "2001:db8::7")]), "2001:db8::7"),
+        (addresses(&[("InternalIP", "2001:db8::7")]), "2001:db8::7"),
         (
-            told(&[("InternalIP", name), ("ExternalIP", "localhost")]),
+            addresses(&[("InternalIP", name), ("ExternalIP", "localhost")]),
             "",
         ),
-        (told(&[("InternalDNS", name), ("Hostname", address)]), ""),
+        (
+            addresses(&[("InternalDNS", name), ("Hostname", address)]),
+            "",
+        ),
     ]
     .into_iter()
     .enumerate()
     {
         let node =
-            json!({"metadata": {"name": format!("n{number}")}, "status": {"addresses": told}});
+            json!({"metadata": {"name": format!("n{number}")}, "status": {"addresses": reported}});
         let (status, answer) = local.admin_ask(Method::POST, "/api/v1/nodes", &node).await;
         assert_eq!(status, StatusCode::CREATED, "{answer}");
         let answer = ask(&local, &format!("/api/v1/nodes/n{number}/proxy/metrics")).await;
         let asked = kubelet.asked.lock().unwrap().pop();
         let found = asked.map_or(String::new(), |(target, _)| target.address.to_string());
-        assert_eq!(found, called, "{told:?}");
+        assert_eq!(found, called, "{reported:?}");
         let is_called = answer.status() == StatusCode::OK;
         let is_refused = answer.status() == StatusCode::SERVICE_UNAVAILABLE;
         assert_eq!(

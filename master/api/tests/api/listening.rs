@@ -327,10 +327,10 @@ async fn strangers_of_one_network_do_not_displace_identified_callers() {
         )
         .await;
     assert_eq!(made.0, StatusCode::CREATED);
-    let told = tokio::time::timeout(PATIENCE, watch.frame())
+    let event = tokio::time::timeout(PATIENCE, watch.frame())
         .await
         .expect("the watch goes on");
-    assert!(told.is_some_and(|frame| frame.is_ok()));
+    assert!(event.is_some_and(|frame| frame.is_ok()));
     server.stop().await;
 }
 

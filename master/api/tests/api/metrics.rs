@@ -184,11 +184,11 @@ async fn get(local: &Local, path: &str) -> (StatusCode, Value) {
 async fn until(local: &Local, path: &str, wanted: impl Fn(StatusCode, &Value) -> bool) -> Value {
     let began = Instant::now();
     loop {
-        let (status, told) = get(local, path).await;
-        if wanted(status, &told) {
-            return told;
+        let (status, answer) = get(local, path).await;
+        if wanted(status, &answer) {
+            return answer;
         }
-        assert!(began.elapsed() < LIMIT, "{path}: {status} {told}");
+        assert!(began.elapsed() < LIMIT, "{path}: {status} {answer}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -345,7 +345,7 @@ async fn a_node_tells_nothing_of_pods_of_other_nodes() {
     for _ in 0..5 {
         let list = until(&local, PODS, both).await;
         let items = list["items"].as_array().unwrap().iter();
-        let told: Vec<(&Value, &Value)> = items
+        let listed: Vec<(&Value, &Value)> = items
             .map(|one| {
                 (
                     &one["metadata"]["name"],
@@ -354,7 +354,7 @@ async fn a_node_tells_nothing_of_pods_of_other_nodes() {
             })
             .collect();
         assert_eq!(
-            told,
+            listed,
             [
                 (&json!("own"), &json!("200m")),
                 (&json!("web"), &json!("100m"))
@@ -392,9 +392,9 @@ async fn a_node_that_does_not_answer_has_no_figures_and_delays_no_other() {
     }
     nodes.set("falls", Says::Nonsense);
     let none = |status: StatusCode, _: &Value| status == StatusCode::NOT_FOUND;
-    let told = until(&local, &format!("{NODES}/falls"), none).await;
+    let answer = until(&local, &format!("{NODES}/falls"), none).await;
     assert_eq!(
-        told["message"],
+        answer["message"],
         "nodemetrics.metrics.k8s.io \"falls\" not found"
     );
     until(&local, &format!("{PODS}/gone"), none).await;

@@ -115,16 +115,16 @@ fn admin() -> UserInfo {
 }
 
 #[tokio::test]
-async fn an_order_is_written_down_before_the_node_is_told() {
+async fn an_order_is_written_down_before_the_node_gets_it() {
     let (server, happened) = server(StatusCode::ACCEPTED, "", Some(true)).await;
-    for (word, told) in [
+    for (word, request) in [
         ("reboot", "POST /power/reboot"),
         ("poweroff", "POST /power/poweroff"),
     ] {
         let (status, said) = order(&server, &admin(), &format!("n/power?action={word}")).await;
         assert_eq!(status, 201, "{said}");
         let seen = std::mem::take(&mut *happened.lock().unwrap());
-        assert_eq!(seen, [&*format!("admin orders n to {word}; "), told]);
+        assert_eq!(seen, [&*format!("admin orders n to {word}; "), request]);
     }
     let tried = order(&server, &admin(), "n/power?action=reboot&dryRun=All").await;
     assert_eq!(tried.0, 201, "{}", tried.1);
@@ -213,15 +213,15 @@ async fn what_is_no_order_or_can_not_be_written_down_does_not_reach_the_node() {
 }
 
 #[tokio::test]
-async fn what_the_node_refuses_is_told_in_its_words_and_written_down() {
+async fn what_the_node_refuses_is_reported_in_its_words_and_written_down() {
     for (status, line, code) in [
         (StatusCode::BAD_REQUEST, "this host has no init\n", 400),
         (StatusCode::OK, "a page\n", 500),
         (StatusCode::FORBIDDEN, "not you\n", 500),
     ] {
         let (server, happened) = server(status, line, Some(true)).await;
-        let (told, said) = order(&server, &admin(), "n/power?action=poweroff").await;
-        assert_eq!((told, &*said), (code, line.trim_end()));
+        let (answered, said) = order(&server, &admin(), "n/power?action=poweroff").await;
+        assert_eq!((answered, &*said), (code, line.trim_end()));
         let seen = happened.lock().unwrap().clone();
         let record = format!("admin orders n to poweroff; not done: {}", line.trim_end());
         assert_eq!(seen[1..], ["POST /power/poweroff".to_owned(), record]);

@@ -152,11 +152,11 @@ async fn waits(request: &mut (impl Future<Output = Response<Body>> + Unpin)) -> 
     tokio::time::timeout(WHILE, request).await.is_err()
 }
 
-/// Drives a request until `told` is notified, which must be before the answer.
-async fn until(told: &Notify, request: &mut (impl Future<Output = Response<Body>> + Unpin)) {
+/// Drives a request until `signal` is notified, which must be before the answer.
+async fn until(signal: &Notify, request: &mut (impl Future<Output = Response<Body>> + Unpin)) {
     tokio::select! {
         answer = request => panic!("answered: {}", answer.status()),
-        () = told.notified() => {}
+        () = signal.notified() => {}
     }
 }
 

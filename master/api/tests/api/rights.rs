@@ -494,9 +494,9 @@ async fn reviews_tell_of_paths_and_of_all_that_one_may() {
             &rules,
         )
         .await;
-    let told = answer["status"]["resourceRules"].as_array().unwrap();
+    let granted = answer["status"]["resourceRules"].as_array().unwrap();
     assert!(
-        told.contains(&json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]})),
+        granted.contains(&json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]})),
         "{answer}"
     );
     assert_eq!(answer["status"]["incomplete"], false);

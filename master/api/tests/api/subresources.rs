@@ -73,10 +73,10 @@ async fn a_scale_is_read_replaced_and_patched() {
         "Scale.autoscaling \"web\" is invalid: spec.replicas: Invalid value: -1: must be greater than or equal to 0"
     );
     let dry = format!("{path}?dryRun=All");
-    let (_, told) = server
+    let (_, answer) = server
         .admin_ask(Method::PATCH, &dry, &json!({"spec": {"replicas": 9}}))
         .await;
-    assert_eq!(told["spec"]["replicas"], 9);
+    assert_eq!(answer["spec"]["replicas"], 9);
     let (_, same) = server.admin_ask(Method::GET, &path, &Value::Null).await;
     assert_eq!(same["spec"]["replicas"], 1);
     let (status, _) = server

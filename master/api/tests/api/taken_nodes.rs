@@ -30,7 +30,7 @@ pub(crate) async fn cluster_with_clock() -> (Local, Arc<AtomicI64>) {
 }
 
 /// An event as the agent writes it.
-pub(crate) fn told(host: &str, about: &Value) -> Value {
+pub(crate) fn node_event(host: &str, about: &Value) -> Value {
     json!({
         "metadata": {"generateName": "e-"}, "involvedObject": about, "reason": "Tested", "message": "m",
         "source": {"component": "kubelet", "host": host}, "reportingComponent": "kubelet", "reportingInstance": host,
@@ -38,7 +38,7 @@ pub(crate) fn told(host: &str, about: &Value) -> Value {
 }
 
 /// The same event in the newer version.
-fn told_newer(host: &str, about: &Value) -> Value {
+fn newer_node_event(host: &str, about: &Value) -> Value {
     json!({
         "metadata": {"generateName": "e-"}, "regarding": about, "reason": "Tested", "note": "m", "action": "Testing",
         "type": "Normal", "eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "kubelet",
@@ -90,11 +90,12 @@ async fn a_node_tells_of_itself_its_pods_and_their_claims_in_its_own_name() {
     let gone = json!({"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "went", "uid": "a"});
     let replaced = json!({"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "on-n2", "uid": "before"});
     for mine in [about("Pod", "on-n1"), claim("of-n1"), gone, replaced] {
-        own.posts(EVENTS, &told("n1", &mine), 201).await;
-        own.posts(NEWER, &told_newer("n1", &mine), 201).await;
+        own.posts(EVENTS, &node_event("n1", &mine), 201).await;
+        own.posts(NEWER, &newer_node_event("n1", &mine), 201).await;
     }
-    own.posts(EVENTS, &told("n1", &about_node("n1")), 201).await;
-    own.posts(NEWER, &told_newer("n1", &about_node("n1")), 201)
+    own.posts(EVENTS, &node_event("n1", &about_node("n1")), 201)
+        .await;
+    own.posts(NEWER, &newer_node_event("n1", &about_node("n1")), 201)
         .await;
     let machine = |name: &str| json!({"apiVersion": "pratique.dev/v1alpha1", "kind": "Machine", "name": name});
     for others in [
@@ -107,28 +108,33 @@ async fn a_node_tells_of_itself_its_pods_and_their_claims_in_its_own_name() {
         machine("n1"),
         json!({"apiVersion": "example.com/v1", "kind": "Node", "name": "n1"}),
     ] {
-        own.posts(EVENTS, &told("n1", &others), 403).await;
-        own.posts(NEWER, &told_newer("n1", &others), 403).await;
+        own.posts(EVENTS, &node_event("n1", &others), 403).await;
+        own.posts(NEWER, &newer_node_event("n1", &others), 403)
+            .await;
     }
     // Nor about another's pod beside its own, nor from another namespace.
-    let mut beside = told_newer("n1", &about("Pod", "on-n1"));
+    let mut beside = newer_node_event("n1", &about("Pod", "on-n1"));
     beside["related"] = about("Pod", "on-n2");
     own.posts(NEWER, &beside, 403).await;
     let elsewhere = NEWER.replace("/default/", "/kube-system/");
-    own.posts(&elsewhere, &told_newer("n1", &about("Pod", "on-n1")), 403)
-        .await;
-    own.posts(&elsewhere, &told_newer("n1", &about_node("n1")), 403)
+    own.posts(
+        &elsewhere,
+        &newer_node_event("n1", &about("Pod", "on-n1")),
+        403,
+    )
+    .await;
+    own.posts(&elsewhere, &newer_node_event("n1", &about_node("n1")), 403)
         .await;
     // Nor in another's name, or in none.
     let mine = about("Pod", "on-n1");
-    own.posts(NEWER, &told_newer("n2", &mine), 403).await;
+    own.posts(NEWER, &newer_node_event("n2", &mine), 403).await;
     for change in [
         json!({"source": {"component": "kubelet", "host": "n2"}}),
         json!({"reportingInstance": "n2"}),
         json!({"source": null, "reportingInstance": null}),
         json!({"metadata": {"name": "e", "finalizers": ["example.com/stays"]}}),
     ] {
-        let mut event = told("n1", &mine);
+        let mut event = node_event("n1", &mine);
         for (key, value) in change.as_object().unwrap() {
             event[key] = value.clone();
         }
@@ -137,7 +143,7 @@ async fn a_node_tells_of_itself_its_pods_and_their_claims_in_its_own_name() {
 }
 
 /// By an invented UID a node would tell of any pod; late events of a pod whose name another node's
-/// has by now are what that is for. An event that it told in that hour tells nothing new later.
+/// has by now are what that is for. An event that it wrote in that hour says nothing new later.
 #[tokio::test]
 async fn a_node_tells_of_the_predecessor_of_anothers_pod_for_an_hour() {
     let (server, seconds) = cluster_with_clock().await;
@@ -145,7 +151,7 @@ async fn a_node_tells_of_the_predecessor_of_anothers_pod_for_an_hour() {
     let before = |name: &str| json!({"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": name, "uid": "before"});
     let names = ["on-n2", "on-n1", "went"];
     for name in names {
-        let mut event = told("n1", &before(name));
+        let mut event = node_event("n1", &before(name));
         event["metadata"] = json!({ "name": format!("of-{name}") });
         own.posts(EVENTS, &event, 201).await;
     }
@@ -168,8 +174,9 @@ async fn a_node_tells_of_the_predecessor_of_anothers_pod_for_an_hour() {
             (before("on-n1"), 201),
             (before("went"), 201),
         ] {
-            own.posts(EVENTS, &told("n1", &about), code).await;
-            own.posts(NEWER, &told_newer("n1", &about), code).await;
+            own.posts(EVENTS, &node_event("n1", &about), code).await;
+            own.posts(NEWER, &newer_node_event("n1", &about), code)
+                .await;
         }
     }
 }
@@ -191,17 +198,17 @@ async fn a_node_changes_only_events_that_it_reported() {
     made(
         &server,
         EVENTS,
-        &named(told("n2", &about("Pod", "on-n2")), "of-n2"),
+        &named(node_event("n2", &about("Pod", "on-n2")), "of-n2"),
     )
     .await;
     own.posts(
         EVENTS,
-        &named(told("n1", &about("Pod", "on-n1")), "of-n1"),
+        &named(node_event("n1", &about("Pod", "on-n1")), "of-n1"),
         201,
     )
     .await;
     let again = json!({"count": 2});
-    let taken = told("n1", &about("Pod", "on-n1"));
+    let taken = node_event("n1", &about("Pod", "on-n1"));
     for path in [
         format!("{EVENTS}/drift"),
         format!("{EVENTS}/of-n2"),
@@ -218,7 +225,7 @@ async fn a_node_changes_only_events_that_it_reported() {
     }
     for name in ["drift", "of-n2"] {
         let path = format!("{EVENTS}/{name}");
-        let event = named(told("n1", &about("Pod", "on-n1")), name);
+        let event = named(node_event("n1", &about("Pod", "on-n1")), name);
         own.ask(Method::PUT, &path, &event, 403).await;
     }
     let mine = format!("{EVENTS}/of-n1");
@@ -245,7 +252,7 @@ async fn a_node_tells_no_more_of_a_claim_whose_pod_left_it() {
     let server = cluster().await;
     claims(&server).await;
     let own = Caller::new(&server, node("n1"));
-    let mut event = told("n1", &about("PersistentVolumeClaim", "of-n1"));
+    let mut event = node_event("n1", &about("PersistentVolumeClaim", "of-n1"));
     event["metadata"] = json!({"name": "mine"});
     own.posts(EVENTS, &event, 201).await;
     let mine = format!("{EVENTS}/mine");
@@ -535,7 +542,7 @@ async fn of_the_annotations_of_events_a_node_sets_those_of_evictions_alone() {
     let server = cluster().await;
     let own = Caller::new(&server, node("n1"));
     let annotated = |annotations: Value| {
-        let mut event = told("n1", &about("Pod", "on-n1"));
+        let mut event = node_event("n1", &about("Pod", "on-n1"));
         event["reason"] = json!("Evicted");
         event["metadata"] = json!({"name": "evicted", "annotations": annotations});
         event
@@ -628,7 +635,7 @@ async fn what_a_node_makes_for_itself_goes_with_its_node() {
 async fn a_node_fills_the_store_with_nothing_that_stays() {
     let (server, seconds) = cluster_with_clock().await;
     let own = Caller::new(&server, node("n1"));
-    let event = told("n1", &about_node("n1"));
+    let event = node_event("n1", &about_node("n1"));
     // Nothing large, and no annotations that nobody reads.
     let mut large = event.clone();
     large["message"] = "m".repeat(10 << 10).into();
@@ -664,7 +671,7 @@ async fn a_node_fills_the_store_with_nothing_that_stays() {
     seconds.fetch_add(1, Ordering::Relaxed);
     assert_eq!(posted(EVENTS, &many).await, 10);
     Caller::new(&server, node("n2"))
-        .posts(EVENTS, &told("n2", &about_node("n2")), 201)
+        .posts(EVENTS, &node_event("n2", &about_node("n2")), 201)
         .await;
     // A clock that is set back keeps nobody waiting.
     seconds.fetch_sub(7200, Ordering::Relaxed);

@@ -40,7 +40,7 @@ async fn ask(
 }
 
 #[tokio::test]
-async fn a_body_of_another_kind_is_told_from_one_that_cannot_be_read() {
+async fn a_body_of_another_kind_is_distinguished_from_one_that_cannot_be_read() {
     let server = Local::new().await;
     for (body, message) in [
         (
@@ -64,7 +64,7 @@ async fn a_body_of_another_kind_is_told_from_one_that_cannot_be_read() {
         ),
         ("", "(<empty>)"),
     ] {
-        let (status, told, _) = ask(
+        let (status, answer, _) = ask(
             &server,
             Method::POST,
             "/api/v1/namespaces",
@@ -73,15 +73,15 @@ async fn a_body_of_another_kind_is_told_from_one_that_cannot_be_read() {
         )
         .await;
         assert!(
-            status == StatusCode::BAD_REQUEST && told.contains(message),
-            "{body}: {told}"
+            status == StatusCode::BAD_REQUEST && answer.contains(message),
+            "{body}: {answer}"
         );
     }
     let path = "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers";
     let older = r#"{"apiVersion":"autoscaling/v1","kind":"HorizontalPodAutoscaler"}"#;
-    let (_, told, _) = ask(&server, Method::POST, path, "application/json", older).await;
+    let (_, answer, _) = ask(&server, Method::POST, path, "application/json", older).await;
     assert_eq!(
-        told,
+        answer,
         "the API version in the data (autoscaling/v1) does not match the expected API version (autoscaling/v2)"
     );
 }
@@ -116,10 +116,10 @@ async fn a_patch_that_leaves_behind_no_object_is_shown_as_upstream_shows_it() {
         ),
     ] {
         let path = format!("{DEFAULT}/configmaps/m");
-        let (status, told, _) = ask(&server, Method::PATCH, &path, kind, patch).await;
+        let (status, answer, _) = ask(&server, Method::PATCH, &path, kind, patch).await;
         assert!(
-            status == StatusCode::UNPROCESSABLE_ENTITY && told.contains(message),
-            "{patch}: {told}"
+            status == StatusCode::UNPROCESSABLE_ENTITY && answer.contains(message),
+            "{patch}: {answer}"
         );
     }
 }

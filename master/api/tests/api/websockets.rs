@@ -340,8 +340,8 @@ async fn each_event_of_a_watch_is_a_message_of_text() {
         }
         let (first, text) = client.message().await;
         let event: Value = serde_json::from_str(&text).unwrap();
-        let told = (first, &event["type"], &event["object"]["metadata"]["name"]);
-        assert_eq!(told, (TEXT, &json!("ADDED"), &json!(name)));
+        let received = (first, &event["type"], &event["object"]["metadata"]["name"]);
+        assert_eq!(received, (TEXT, &json!("ADDED"), &json!(name)));
     }
     let ending = format!(
         "{MAPS}?watch=1&resourceVersion=0&timeoutSeconds=1&fieldSelector=metadata.name=small"

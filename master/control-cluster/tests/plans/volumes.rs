@@ -66,7 +66,7 @@ impl Scene {
     }
 
     /// Reason and message of a claim's event.
-    fn told(&self, name: &str) -> (&'static str, String) {
+    fn event(&self, name: &str) -> (&'static str, String) {
         let Some(Action::Claim { step, .. }) = self.step(&key(name)) else {
             return ("", String::new());
         };
@@ -90,7 +90,7 @@ fn a_waiting_claim_has_upstreams_event() {
     let mut scene = Scene::new();
     scene.1.set(key("data"), claim("u", 1));
     assert_eq!(
-        scene.told("data").0,
+        scene.event("data").0,
         "ProvisioningFailed",
         "its class is not there"
     );
@@ -98,9 +98,9 @@ fn a_waiting_claim_has_upstreams_event() {
         Key::cluster("c"),
         class("kubernetes.io/no-provisioner", false),
     );
-    assert_eq!(scene.told("data").0, "FailedBinding");
+    assert_eq!(scene.event("data").0, "FailedBinding");
     scene.1.set(Key::cluster("c"), class("example.com/p", true));
-    let (reason, words) = scene.told("data");
+    let (reason, words) = scene.event("data");
     assert_eq!(reason, "WaitForFirstConsumer");
     assert_eq!(
         words,
@@ -121,7 +121,7 @@ fn a_waiting_claim_has_upstreams_event() {
             ..chosen
         },
     );
-    assert_eq!(scene.told("data").0, "ExternalProvisioning");
+    assert_eq!(scene.event("data").0, "ExternalProvisioning");
 }
 
 /// The class of attributes is the binder's as long as the claim waits, and then the driver's.
@@ -168,7 +168,7 @@ fn a_claim_without_a_class_gets_the_default_one_when_there_is_one() {
             ..claim("u", 1)
         },
     );
-    assert_eq!(scene.told("data").0, "FailedBinding");
+    assert_eq!(scene.event("data").0, "FailedBinding");
     let default = Class {
         is_default: true,
         ..class("example.com/p", true)
@@ -186,7 +186,7 @@ fn a_claim_without_a_class_gets_the_default_one_when_there_is_one() {
             ..claim("u", 1)
         },
     );
-    assert_eq!(scene.told("data").0, "FailedBinding", "none on purpose");
+    assert_eq!(scene.event("data").0, "FailedBinding", "none on purpose");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn a_claim_that_outgrows_its_volume_says_who_has_to_expand_it() {
     scene.1.set(key("data"), asks(2, 2));
     assert_eq!(scene.step(&key("data")), None);
     scene.1.set(key("data"), asks(3, 2));
-    let (reason, words) = scene.told("data");
+    let (reason, words) = scene.event("data");
     assert_eq!(reason, "ExternalExpanding");
     assert_eq!(
         words,
@@ -233,7 +233,7 @@ fn a_claim_whose_volume_went_is_lost() {
         ..claim("u", 1)
     };
     scene.1.set(key("data"), bound);
-    assert_eq!(scene.told("data").0, "ClaimLost");
+    assert_eq!(scene.event("data").0, "ClaimLost");
     let other = ClaimRef {
         key: key("other"),
         uid: "x".into(),
@@ -245,7 +245,7 @@ fn a_claim_whose_volume_went_is_lost() {
             ..volume(1)
         },
     );
-    assert_eq!(scene.told("data").0, "ClaimMisbound");
+    assert_eq!(scene.event("data").0, "ClaimMisbound");
 }
 
 #[test]

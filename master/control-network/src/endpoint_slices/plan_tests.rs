@@ -317,7 +317,7 @@ fn a_slice_says_when_the_change_came_about_that_it_shows() {
 
 #[test]
 fn a_node_without_a_zone_has_its_own_callers() {
-    let told = |distribution: &str, zone: Option<&str>, node: &str| {
+    let hints = |distribution: &str, zone: Option<&str>, node: &str| {
         let near = ServiceView {
             distribution: Some(distribution.to_owned()),
             publish_not_ready: true,
@@ -337,18 +337,21 @@ fn a_node_without_a_zone_has_its_own_callers() {
         Some((nodes, zones))
     };
     let name = |name: &str| Some(name.to_owned());
-    assert_eq!(told("PreferSameNode", None, "n"), Some((name("n"), None)));
+    assert_eq!(hints("PreferSameNode", None, "n"), Some((name("n"), None)));
     assert_eq!(
-        told("PreferSameNode", Some("z"), "n"),
+        hints("PreferSameNode", Some("z"), "n"),
         Some((name("n"), name("z")))
     );
-    assert_eq!(told("PreferSameNode", None, ""), None);
-    assert_eq!(told("PreferClose", Some("z"), "n"), Some((None, name("z"))));
-    assert_eq!(told("PreferClose", None, "n"), None);
+    assert_eq!(hints("PreferSameNode", None, ""), None);
+    assert_eq!(
+        hints("PreferClose", Some("z"), "n"),
+        Some((None, name("z")))
+    );
+    assert_eq!(hints("PreferClose", None, "n"), None);
 }
 
 #[test]
-fn hosts_of_a_headless_service_and_near_endpoints_are_told() {
+fn slices_have_hosts_of_a_headless_service_and_hints_to_near_endpoints() {
     let headless = ServiceView {
         headless: true,
         distribution: Some("PreferSameNode".to_owned()),
@@ -416,8 +419,8 @@ proptest! {
             prop_assert_eq!(families.len(), if dual { 2 } else { 1 });
             for (_, slice) in &state.slices {
                 prop_assert!(slice.endpoints.len() <= MAX_ENDPOINTS);
-                let told = |one: &Endpoint| one.conditions.as_ref().unwrap().ready == Some(ready);
-                prop_assert!(slice.endpoints.iter().all(told));
+                let reports = |one: &Endpoint| one.conditions.as_ref().unwrap().ready == Some(ready);
+                prop_assert!(slice.endpoints.iter().all(reports));
             }
             prop_assert_eq!(reconcile(&state), []);
             slices = state.slices;

@@ -67,8 +67,8 @@ async fn what_a_service_has_is_allocated_to_it_again_and_an_event_tells_of_it() 
     let limit = Instant::now() + LIMIT;
     loop {
         let events = admin.list::<Event>(None, &ListParams::default()).await;
-        let told = events.expect("the events are listed").items;
-        if told.iter().any(|event| {
+        let events = events.expect("the events are listed").items;
+        if events.iter().any(|event| {
             event.reason.as_deref() == Some("ClusterIPNotAllocated")
                 && event.involved_object.name.as_deref() == Some("web")
         }) {

@@ -102,12 +102,12 @@ impl Cluster {
     }
 
     /// Waits until an event says that there is nothing left for a node.
-    async fn is_told(&self, node: &str) {
+    async fn is_reported(&self, node: &str) {
         let limit = Instant::now() + LIMIT;
         loop {
             let events = self.admin.list::<Event>(None, &ListParams::default()).await;
-            let told = events.expect("the events are listed").items;
-            if told.iter().any(|event| {
+            let events = events.expect("the events are listed").items;
+            if events.iter().any(|event| {
                 event.reason.as_deref() == Some("CIDRNotAvailable")
                     && event.involved_object.name.as_deref() == Some(node)
             }) {
@@ -131,7 +131,7 @@ async fn nodes_get_ranges_until_none_is_left_and_they_come_back_with_a_node() {
     let two = [("a", "10.9.0.0/25"), ("b", "10.9.0.128/25")];
     cluster.becomes(&two).await;
     cluster.join("c").await;
-    cluster.is_told("c").await;
+    cluster.is_reported("c").await;
     cluster.becomes(&[two[0], two[1], ("c", "")]).await;
     let params = DeleteParams::default();
     let gone = cluster.admin.delete::<Node>(None, "a", &params).await;

@@ -483,10 +483,10 @@ fn failing_metrics_never_scale_down_and_are_reported() {
         (active.holds, active.reason, active.message.as_str()),
         (false, "FailedGetResourceMetric", words)
     );
-    let told = "invalid metrics (1 invalid out of 2), first error is: failed to get cpu resource metric value: why";
+    let message = "invalid metrics (1 invalid out of 2), first error is: failed to get cpu resource metric value: why";
     assert!(
         none.warnings
-            .contains(&("FailedComputeMetricsReplicas", told.to_owned()))
+            .contains(&("FailedComputeMetricsReplicas", message.to_owned()))
     );
     assert_eq!(decided(reading(6), Err(fault())).replicas, Some(6));
     assert_eq!(decided(Err(fault()), Err(fault())).replicas, None);

@@ -429,8 +429,8 @@ impl Work<'_> {
             } else {
                 reason
             };
-            let told = Step::Tell(severity(end.complete), reason, message.to_owned());
-            self.steps.push(told);
+            let event = Step::Tell(severity(end.complete), reason, message.to_owned());
+            self.steps.push(event);
         }
     }
 

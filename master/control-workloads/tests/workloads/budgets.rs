@@ -193,12 +193,12 @@ fn without_a_number_of_pods_nothing_is_allowed() {
         std::sync::Arc::make_mut(owner).api_version = version.to_owned();
         scene.stand.set(key("p"), pod);
         let plan = scene.plan(&key("b"), 0);
-        let told = plan.actions.iter().find_map(|action| match action {
+        let message = plan.actions.iter().find_map(|action| match action {
             Action::Tell(_, _, news) => Some(news.message.as_str()),
             Action::Status(..) => None,
         });
         let expected = format!("Failed to calculate the number of expected pods: {words}");
-        assert_eq!(told, Some(expected.as_str()));
+        assert_eq!(message, Some(expected.as_str()));
         let status = status(&scene, 0);
         let condition = &status.conditions.unwrap()[0];
         assert_eq!(
@@ -214,13 +214,13 @@ fn without_a_number_of_pods_nothing_is_allowed() {
 
 #[test]
 fn an_event_says_once_why_a_budget_protects_nothing() {
-    let told = |scene: &Budgets| {
+    let reasons = |scene: &Budgets| {
         let actions = scene.plan(&key("b"), 0).actions.into_iter();
-        let told = actions.filter_map(|action| match action {
+        let found = actions.filter_map(|action| match action {
             Action::Tell(_, _, news) => Some(news.reason),
             Action::Status(..) => None,
         });
-        told.collect::<Vec<_>>()
+        found.collect::<Vec<_>>()
     };
     let mut scene = Budgets::new();
     let set = |scene: &mut Budgets, spec: Value, status: Value| {
@@ -228,21 +228,21 @@ fn an_event_says_once_why_a_budget_protects_nothing() {
     };
     let share = || json!({"maxUnavailable": 1});
     set(&mut scene, share(), json!({}));
-    assert_eq!(told(&scene), ["NoPods"]);
+    assert_eq!(reasons(&scene), ["NoPods"]);
     let written = json!(status(&scene, 0));
     set(&mut scene, share(), written);
-    assert_eq!(told(&scene), [""; 0], "not again while nothing changes");
+    assert_eq!(reasons(&scene), [""; 0], "not again while nothing changes");
     let alone = OwnedPod {
         owner: None,
         ..pod_of("ReplicaSet", "web", "p")
     };
     scene.stand.set(key("p"), alone);
-    assert_eq!(told(&scene), ["UnmanagedPods"]);
+    assert_eq!(reasons(&scene), ["UnmanagedPods"]);
     set(&mut scene, json!({"minAvailable": 1}), json!({}));
-    assert_eq!(told(&scene), [""; 0], "a number counts every pod");
+    assert_eq!(reasons(&scene), [""; 0], "a number counts every pod");
     set(&mut scene, share(), json!({}));
     scene.stand.set(key("q"), pod_of("DaemonSet", "web", "q"));
-    assert_eq!(told(&scene), ["CalculateExpectedPodCountFailed"]);
+    assert_eq!(reasons(&scene), ["CalculateExpectedPodCountFailed"]);
 }
 
 #[test]

@@ -116,8 +116,8 @@ fn a_job_that_is_deleted_in_the_foreground_is_missed_once_it_is_gone() {
     assert_eq!(cron_steps(&scene, 303), [], "it is there yet");
     scene.stand.remove::<Kept<Job>>(&key(&name));
     let message = format!("Active job went missing: {name}");
-    let told = cron_job::Step::Tell(Severity::Normal, "MissingJob", message);
-    assert!(cron_steps(&scene, 304).contains(&told));
+    let event = cron_job::Step::Tell(Severity::Normal, "MissingJob", message);
+    assert!(cron_steps(&scene, 304).contains(&event));
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn what_runs_forbids_or_is_replaced_and_what_is_late_is_missed() {
 #[test]
 fn a_job_that_was_made_by_hand_is_no_run() {
     let words = "Saw a job that the controller did not create or forgot: by-hand";
-    let told = cron_job::Step::Tell(Severity::Warning, "UnexpectedJob", words.to_owned());
+    let event = cron_job::Step::Tell(Severity::Warning, "UnexpectedJob", words.to_owned());
     let owner = json!({"apiVersion": "batch/v1", "kind": "CronJob", "name": "tick", "uid": "tick-uid", "controller": true});
     let by_hand = || -> Kept<Job> {
         kept(json!({
@@ -166,21 +166,21 @@ fn a_job_that_was_made_by_hand_is_no_run() {
         scene.stand.set(key("tick"), cron(policy.clone()));
         assert_eq!(
             cron_steps(&scene, 10),
-            std::slice::from_ref(&told),
+            std::slice::from_ref(&event),
             "{policy}"
         );
         let steps = cron_steps(&scene, 301);
         let [first, cron_job::Step::Create(_)] = steps.as_slice() else {
             unreachable!("{policy}: {steps:?}")
         };
-        assert_eq!(*first, told);
+        assert_eq!(*first, event);
         // One that the status names is a run, whatever it says of itself.
         let mut known = cron(policy.clone());
         let active = json!([{"apiVersion": "batch/v1", "kind": "Job", "namespace": "default", "name": "by-hand", "uid": "by-hand-uid"}]);
         known.0.status = serde_json::from_value(json!({"active": active})).unwrap();
         scene.stand.set(key("tick"), known);
         let steps = cron_steps(&scene, 301);
-        assert!(!steps.contains(&told), "{steps:?}");
+        assert!(!steps.contains(&event), "{steps:?}");
         let (name, uid) = ("by-hand".to_owned(), "by-hand-uid".to_owned());
         let ends = steps.contains(&cron_job::Step::Delete(name, uid));
         let begins = created(&steps).is_some();
@@ -196,15 +196,15 @@ fn a_job_that_was_made_by_hand_is_no_run() {
 }
 
 #[test]
-fn too_many_missed_times_are_told_in_upstreams_words() {
+fn too_many_missed_times_are_reported_in_upstreams_words() {
     let mut scene = Cron::new();
     scene
         .stand
         .set(key("tick"), cron(json!({"schedule": "* * * * *"})));
     let words = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
-    let told = cron_job::Step::Tell(Severity::Warning, "TooManyMissedTimes", words.to_owned());
-    assert!(!cron_steps(&scene, 100 * 60 + 1).contains(&told));
-    assert!(cron_steps(&scene, 101 * 60 + 1).contains(&told));
+    let event = cron_job::Step::Tell(Severity::Warning, "TooManyMissedTimes", words.to_owned());
+    assert!(!cron_steps(&scene, 100 * 60 + 1).contains(&event));
+    assert!(cron_steps(&scene, 101 * 60 + 1).contains(&event));
 }
 
 /// 02:30 does not come on the morning of 28 March 2027, and comes twice on 31 October.
@@ -288,7 +288,7 @@ fn history_is_kept_within_its_limits_and_the_last_success_is_known() {
 }
 
 #[test]
-fn a_schedule_that_cannot_be_followed_is_told() {
+fn a_schedule_that_cannot_be_followed_is_reported() {
     let mut scene = Cron::new();
     for (spec, reason, words) in [
         (
@@ -315,8 +315,8 @@ fn a_schedule_that_cannot_be_followed_is_told() {
         scene.stand.set(key("tick"), cron(spec));
         let plan = scene.plan(&key("tick"), 301);
         let steps: Vec<_> = plan.actions.into_iter().map(|action| action.step).collect();
-        let told = cron_job::Step::Tell(Severity::Warning, reason, words.to_owned());
-        assert_eq!((steps, plan.requeue), (vec![told], None));
+        let event = cron_job::Step::Tell(Severity::Warning, reason, words.to_owned());
+        assert_eq!((steps, plan.requeue), (vec![event], None));
     }
 }
 

@@ -22,7 +22,7 @@ struct World {
     pods: BTreeMap<String, OwnedPod>,
     revisions: BTreeMap<String, ControllerRevision>,
     made: i64,
-    told: Vec<Ended>,
+    reported: Vec<Ended>,
 }
 
 impl World {
@@ -38,7 +38,7 @@ impl World {
             pods: BTreeMap::new(),
             revisions: BTreeMap::new(),
             made: 0,
-            told: Vec::new(),
+            reported: Vec::new(),
         };
         for name in ["n1", "n2", "n3"] {
             world.node(name, &[]);
@@ -117,7 +117,7 @@ impl World {
                     self.scene.stand.remove::<OwnedPod>(key);
                 }
             }
-            Step::Tell(ended) => self.told.push(ended.clone()),
+            Step::Tell(ended) => self.reported.push(ended.clone()),
             Step::Status(status) => self.set.0.status = Some((**status).clone()),
             Step::Revision(revision::Step::Own(_)) | Step::Own(_) => {
                 unreachable!("{step:?}")
@@ -316,8 +316,8 @@ fn a_pod_that_ended_is_replaced_and_a_second_one_goes() {
     pod.phase = "Failed".into();
     world.act(100);
     assert!(!world.pods.contains_key(&name));
-    assert_eq!(world.told.len(), 1);
-    assert!(world.told[0].failed);
+    assert_eq!(world.reported.len(), 1);
+    assert!(world.reported[0].failed);
     world.settle();
     assert_eq!(world.nodes(), ["n1", "n2", "n3"]);
     let twin = OwnedPod {

@@ -311,7 +311,7 @@ fn a_paused_deployment_rolls_nothing_and_scales() {
 }
 
 #[test]
-fn a_rollout_without_progress_is_told_after_its_deadline_and_goes_on_after_it() {
+fn a_rollout_without_progress_is_reported_after_its_deadline_and_goes_on_after_it() {
     let mut world = World::rolling(2, 1, 0);
     world.settle(0);
     world.image("broken");

@@ -357,7 +357,7 @@ async fn says_nothing_of_it(cluster: &Cluster) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_quota_that_stops_pods_is_told_and_ends_as_it_grows() {
+async fn a_quota_that_stops_pods_is_reported_and_ends_as_it_grows() {
     let cluster = cluster(true).await;
     stopped_by_a_quota(&cluster).await;
     cluster

@@ -52,19 +52,23 @@ fn a_node_is_silent_after_forty_seconds_without_a_change_and_not_before() {
         "it is planned again when the time is over"
     );
     assert!(silent(&scene, "b", 40).is_none());
-    let told = silent(&scene, "a", 40).expect("it was silent");
+    let silence = silent(&scene, "a", 40).expect("it was silent");
     assert_eq!(
-        (told.lease, told.version.as_str(), told.record_event),
+        (
+            silence.lease,
+            silence.version.as_str(),
+            silence.record_event
+        ),
         (Some(start), "7", true)
     );
-    let ready = told.conditions.iter().find(|own| own.type_ == "Ready");
+    let ready = silence.conditions.iter().find(|own| own.type_ == "Ready");
     let ready = ready.expect("its condition is written");
     assert_eq!(
         (ready.status.as_str(), ready.reason.as_deref()),
         ("Unknown", Some("NodeStatusUnknown"))
     );
     assert_eq!(
-        told.conditions.len(),
+        silence.conditions.len(),
         4,
         "pressures are not known any more either"
     );
@@ -121,9 +125,9 @@ fn a_new_node_gets_a_startup_grace_period() {
     scene.set(named("a"), NodeView::default());
     assert!(silent(&scene, "a", 0).is_none());
     assert!(silent(&scene, "a", 59).is_none());
-    let told = silent(&scene, "a", 60).expect("it never spoke");
+    let silence = silent(&scene, "a", 60).expect("it never spoke");
     let never = |own: &NodeCondition| own.reason.as_deref() == Some("NodeStatusNeverUpdated");
-    assert!(told.conditions.iter().all(never));
+    assert!(silence.conditions.iter().all(never));
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn a_taint_without_a_time_counts_from_when_it_was_seen() {
     assert_eq!(
         scene.plan(&key("p"), 71),
         Plan::nothing(),
-        "that is told once"
+        "that is reported once"
     );
     scene.set(named("a"), tainted);
     assert_eq!(scene.plan(&key("p"), 80), wait(60), "it is there anew");

@@ -294,8 +294,9 @@ async fn an_owner_in_another_namespace_is_ignored_with_an_event() {
                 .list::<Event>(Some("default"), &ListParams::default())
                 .await
                 .expect("served");
-            let told = |event: &Event| event.reason.as_deref() == Some("OwnerRefInvalidNamespace");
-            !exists(&cluster, &format!("{MAPS}/child")).await && events.items.iter().any(told)
+            let reported =
+                |event: &Event| event.reason.as_deref() == Some("OwnerRefInvalidNamespace");
+            !exists(&cluster, &format!("{MAPS}/child")).await && events.items.iter().any(reported)
         })
     })
     .await;

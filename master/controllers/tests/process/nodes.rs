@@ -102,7 +102,7 @@ async fn a_silence_has_its_consequences(cluster: &Cluster) {
                 .list::<Event>(None, &ListParams::default())
                 .await
                 .expect("events are served");
-            let told = |severity: &str, kind: &str, message: Option<&str>| {
+            let reported = |severity: &str, kind: &str, message: Option<&str>| {
                 events.items.iter().any(|event| {
                     event.reason.as_deref() == Some("NodeNotReady")
                         && event.type_.as_deref() == Some(severity)
@@ -110,7 +110,8 @@ async fn a_silence_has_its_consequences(cluster: &Cluster) {
                         && message.is_none_or(|text| event.message.as_deref() == Some(text))
                 })
             };
-            told("Normal", "Node", None) && told("Warning", "Pod", Some("Node is not ready"))
+            reported("Normal", "Node", None)
+                && reported("Warning", "Pod", Some("Node is not ready"))
         })
     })
     .await;

@@ -325,7 +325,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn told(spec: &Value) -> String {
+    fn policy_faults(spec: &Value) -> String {
         let mut faults = Faults::default();
         let fields = json!({ "spec": spec });
         policy_spec(fields.as_object().unwrap(), &mut faults);
@@ -334,13 +334,16 @@ mod tests {
 
     #[test]
     fn a_machine_without_a_tpm_has_no_endorsement_keys_and_is_no_master() {
-        let told = |spec: Value| {
+        let machine_faults = |spec: Value| {
             let mut faults = Faults::default();
             machine_spec(json!({ "spec": spec }).as_object().unwrap(), &mut faults);
             format!("{faults:?}")
         };
         let sound = json!({ "role": "worker", "insecureNoTpm": true, "ek": {} });
-        assert_eq!(told(sound.clone()), format!("{:?}", Faults::default()));
+        assert_eq!(
+            machine_faults(sound.clone()),
+            format!("{:?}", Faults::default())
+        );
         for (pointer, value) in [
             (
                 "ek",
@@ -352,7 +355,7 @@ mod tests {
         ] {
             let mut bad = sound.clone();
             bad[pointer] = value;
-            assert!(told(bad).contains("insecureNoTpm"), "{pointer}");
+            assert!(machine_faults(bad).contains("insecureNoTpm"), "{pointer}");
         }
         let seen = json!({ "spec": sound, "status": { "state": "Unproven", "lastAttestation": "2026-01-01T00:00:00Z" } });
         let fields = seen.as_object().unwrap();
@@ -370,13 +373,13 @@ mod tests {
         let rule = json!({ "name": "machines", "signers": ["pratique.dev/node-client", "pratique.dev/node-serving"], "policy": "queue",
             "certificate": { "roles": ["worker"] } });
         assert_eq!(
-            told(&json!({ "rules": [rule] })),
+            policy_faults(&json!({ "rules": [rule] })),
             format!("{:?}", Faults::default())
         );
         let mut bad = rule.clone();
         bad["signers"] = json!(["pratique.dev/node-clint", "pratique.dev/node-serving"]);
         bad["queue"] = json!({ "expiresSeconds": 1 });
-        let text = told(&json!({ "rules": [bad] }));
+        let text = policy_faults(&json!({ "rules": [bad] }));
         for part in [
             "spec.rules[0].signers[0]",
             "did you mean",
@@ -387,6 +390,6 @@ mod tests {
         }
         let mut unknown = rule;
         unknown["policy"] = json!("always-aprove");
-        assert!(told(&json!({ "rules": [unknown] })).contains("spec.rules[0].policy"));
+        assert!(policy_faults(&json!({ "rules": [unknown] })).contains("spec.rules[0].policy"));
     }
 }

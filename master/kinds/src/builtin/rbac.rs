@@ -254,7 +254,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn told(kind: &Kind, object: Value) -> Vec<String> {
+    fn faults_of(kind: &Kind, object: Value) -> Vec<String> {
         let Value::Object(mut fields) = object else {
             panic!("an object")
         };
@@ -281,15 +281,15 @@ mod tests {
             "rules[1].apiGroups: Required value: resource rules must supply at least one api group",
             "rules[1].resources: Required value: resource rules must supply at least one resource",
         ];
-        assert_eq!(told(&cluster_role(), rules.clone()), common);
-        let namespaced = told(&role(), rules);
+        assert_eq!(faults_of(&cluster_role(), rules.clone()), common);
+        let namespaced = faults_of(&role(), rules);
         assert_eq!(namespaced.len(), 4);
         assert!(
             namespaced[3].ends_with("namespaced rules cannot apply to non-resource URLs"),
             "{namespaced:?}"
         );
         let empty = json!({"aggregationRule": {"clusterRoleSelectors": []}});
-        assert_eq!(told(&cluster_role(), empty).len(), 1);
+        assert_eq!(faults_of(&cluster_role(), empty).len(), 1);
     }
 
     #[test]
@@ -298,16 +298,16 @@ mod tests {
             {"kind": "User", "name": "u"}, {"kind": "ServiceAccount", "name": "s", "namespace": "n"},
         ]});
         assert_eq!(
-            told(&binding(), good.clone()),
+            faults_of(&binding(), good.clone()),
             Vec::<String>::new(),
             "groups are filled in"
         );
-        assert_eq!(told(&cluster_binding(), good), Vec::<String>::new());
+        assert_eq!(faults_of(&cluster_binding(), good), Vec::<String>::new());
         let bad = json!({"roleRef": {"kind": "Role", "name": ""}, "subjects": [
             {"kind": "Robot", "name": "u"}, {"kind": "ServiceAccount", "name": "s"}, {"kind": "Group", "name": ""},
         ]});
         assert_eq!(
-            told(&cluster_binding(), bad),
+            faults_of(&cluster_binding(), bad),
             [
                 "roleRef.kind: Unsupported value: \"Role\": supported values: \"ClusterRole\"",
                 "roleRef.name: Required value",

@@ -46,12 +46,12 @@ fn certificate_requests_are_read_and_their_signers_named_in_full() {
             "spec.signerName: Invalid value: \"short\": should be a domain with at least two segments",
         ),
     ] {
-        let told = faults(
+        let messages = faults(
             &requests,
             &named(&json!({"usages": ["any"], "signerName": signer})),
         );
         starts(
-            &told,
+            &messages,
             &[
                 "spec.request: Invalid value: \"\": PEM block type must be CERTIFICATE REQUEST",
                 fault,
@@ -362,7 +362,7 @@ fn accounts_and_leases() {
 }
 
 #[test]
-fn what_nodes_do_not_do_for_a_service_is_told() {
+fn a_service_gets_a_warning_of_what_nodes_do_not_do() {
     let services = kind("", "services");
     let mut service = named(&json!({"clusterIP": "10.96.0.1", "ports": [
         {"name": "a", "port": 1}, {"name": "b", "port": 2, "protocol": "SCTP"},
@@ -403,18 +403,18 @@ fn deprecated_fields_cause_warnings() {
     );
     let deployments = kind("apps", "deployments");
     let object = |replicas: i64| json!({"metadata": {"name": "a"}, "spec": {"replicas": replicas, "template": template}});
-    let told = |new: &Value, old: &Value| {
-        let mut told = Vec::new();
+    let warned = |new: &Value, old: &Value| {
+        let mut all = Vec::new();
         (deployments.strategy.warn)(
             &made(&deployments, new),
             Some(&made(&deployments, old)),
-            &mut told,
+            &mut all,
         );
-        told
+        all
     };
     assert!(
-        told(&object(1), &object(1)).is_empty(),
+        warned(&object(1), &object(1)).is_empty(),
         "nothing of the spec changed"
     );
-    assert_eq!(told(&object(2), &object(1)).len(), 1);
+    assert_eq!(warned(&object(2), &object(1)).len(), 1);
 }

@@ -35,7 +35,7 @@ pub(crate) fn changed(kind: &Kind, object: &Value, old: &Fields) -> Fields {
 }
 
 /// Faults as `path: message`, in order.
-pub(crate) fn told(faults: Faults) -> Vec<String> {
+pub(crate) fn messages(faults: Faults) -> Vec<String> {
     match faults.into_error("", "Kind", "name") {
         Ok(()) => Vec::new(),
         Err(error) => error
@@ -53,7 +53,7 @@ pub(crate) fn faults(kind: &Kind, object: &Value) -> Vec<String> {
     let mut faults = Faults::default();
     (kind.strategy.validate)(&made, &mut faults);
     (kind.strategy.validate_create)(&made, &mut faults);
-    told(faults)
+    messages(faults)
 }
 
 /// The faults of a write through a subresource.
@@ -74,25 +74,25 @@ pub(crate) fn through_faults(
     let mut faults = Faults::default();
     (kind.strategy.validate_update)(&result, &old, &mut faults);
     (kind.strategy.validate_through)(subresource, &result, &old, &mut faults);
-    told(faults)
+    messages(faults)
 }
 
 /// The warnings of a new object.
 pub(crate) fn warnings(kind: &Kind, object: &Value) -> Vec<String> {
-    let mut told = Vec::new();
-    (kind.strategy.warn)(&made(kind, object), None, &mut told);
-    told
+    let mut all = Vec::new();
+    (kind.strategy.warn)(&made(kind, object), None, &mut all);
+    all
 }
 
 /// Asserts that each expected text is the beginning of one fault, in order.
 #[track_caller]
-pub(crate) fn starts(told: &[String], expected: &[&str]) {
-    let fits = told.len() == expected.len()
-        && told
+pub(crate) fn starts(faults: &[String], expected: &[&str]) {
+    let fits = faults.len() == expected.len()
+        && faults
             .iter()
             .zip(expected)
             .all(|(fault, start)| fault.starts_with(start));
-    assert!(fits, "{told:#?} instead of {expected:#?}");
+    assert!(fits, "{faults:#?} instead of {expected:#?}");
 }
 
 /// The faults of an update.
@@ -102,7 +102,7 @@ pub(crate) fn change_faults(kind: &Kind, object: &Value, old: &Value) -> Vec<Str
     let mut faults = Faults::default();
     (kind.strategy.validate)(&new, &mut faults);
     (kind.strategy.validate_update)(&new, &old, &mut faults);
-    told(faults)
+    messages(faults)
 }
 
 /// Paths and messages of faults, cut after the type of fault.

@@ -76,10 +76,10 @@ fn flow_schemas() {
     );
     let (_, mut exempt) = schemas().swap_remove(0);
     exempt["rules"] = json!([]);
-    let told = faults(&flows, &named("exempt", &exempt));
+    let messages = faults(&flows, &named("exempt", &exempt));
     assert!(
-        told.len() == 1 && told[0].ends_with("spec of 'exempt' must equal the fixed value"),
-        "{told:?}"
+        messages.len() == 1 && messages[0].ends_with("spec of 'exempt' must equal the fixed value"),
+        "{messages:?}"
     );
     let status = json!({"metadata": {"name": "a"}, "status": {"conditions": [{"type": "x"}, {"type": "x"}, {}]}});
     starts(
@@ -222,13 +222,16 @@ fn claims_of_devices() {
 fn a_claims_allocation_stays_and_fits_its_request() {
     let claims = kind("resource.k8s.io", "resourceclaims");
     let with = |status: Value| json!({"metadata": {"name": "a"}, "spec": {"devices": {"requests": [{"name": "r", "exactly": {}}]}}, "status": status});
-    let told = |new: Value, old: Value| {
+    let status_faults = |new: Value, old: Value| {
         through_faults(&claims, Subresource::Status, &with(new), &with(old))
     };
     let given = |device: &str| json!({"devices": {"results": [{"request": "r", "driver": "d.io", "pool": "p", "device": device}]}});
-    starts(&told(json!({"allocation": given("x")}), json!({})), &[]);
     starts(
-        &told(
+        &status_faults(json!({"allocation": given("x")}), json!({})),
+        &[],
+    );
+    starts(
+        &status_faults(
             json!({"allocation": given("y")}),
             json!({"allocation": given("x")}),
         ),
@@ -236,7 +239,7 @@ fn a_claims_allocation_stays_and_fits_its_request() {
     );
     let user = json!({"resource": "pods", "name": "p", "uid": "u"});
     starts(
-        &told(json!({"reservedFor": [user, user, {}]}), json!({})),
+        &status_faults(json!({"reservedFor": [user, user, {}]}), json!({})),
         &[
             "status.reservedFor[2].resource: Required value",
             "status.reservedFor[2].name: Required value",
@@ -259,7 +262,7 @@ fn a_claims_allocation_stays_and_fits_its_request() {
         device("x", json!({"networkData": {"ips": ["1.2.3.4"]}}))
     ]);
     starts(
-        &told(
+        &status_faults(
             json!({"allocation": given("x"), "devices": devices}),
             json!({"allocation": given("x")}),
         ),

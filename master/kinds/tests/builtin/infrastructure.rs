@@ -155,9 +155,9 @@ fn addresses_and_ranges() {
         ),
         &[],
     );
-    let told = change_faults(&ranges, &of(&["11.0.0.0/8"]), &of(&["10.0.0.0/8"]));
+    let messages = change_faults(&ranges, &of(&["11.0.0.0/8"]), &of(&["10.0.0.0/8"]));
     starts(
-        &told,
+        &messages,
         &["spec.cidrs[0]: Invalid value: \"11.0.0.0/8\": field is immutable"],
     );
 }
@@ -196,9 +196,9 @@ fn volumes() {
     );
     let mut moved = good.clone();
     moved["hostPath"]["path"] = json!("/b");
-    let told = change_faults(&volumes, &named(&moved), &named(&good));
+    let messages = change_faults(&volumes, &named(&moved), &named(&good));
     starts(
-        &told,
+        &messages,
         &[
             "spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation",
         ],
@@ -222,9 +222,9 @@ fn claims() {
             "spec.dataSourceRef: Invalid value: \"Pod\"",
         ],
     );
-    let told = change_faults(&claims, &named(&claim("2Gi")), &named(&claim("1Gi")));
+    let messages = change_faults(&claims, &named(&claim("2Gi")), &named(&claim("1Gi")));
     starts(
-        &told,
+        &messages,
         &["spec: Forbidden: spec is immutable after creation except resources.requests"],
     );
     let mut bound = made(&claims, &named(&claim("1Gi")));
@@ -232,15 +232,15 @@ fn claims() {
         "status".to_owned(),
         json!({"phase": "Bound", "capacity": {"storage": "1Gi"}}),
     );
-    let told = |size: &str| {
+    let faults_at = |size: &str| {
         let new = crate::common::changed(&claims, &named(&claim(size)), &bound);
         let mut faults = master_schema::validate::Faults::default();
         (claims.strategy.validate_update)(&new, &bound, &mut faults);
-        crate::common::told(faults)
+        crate::common::messages(faults)
     };
-    starts(&told("2Gi"), &[]);
+    starts(&faults_at("2Gi"), &[]);
     starts(
-        &told("512Mi"),
+        &faults_at("512Mi"),
         &["spec.resources.requests.storage: Forbidden: field can not be less than status.capacity"],
     );
 }
@@ -258,9 +258,9 @@ fn storage_classes() {
         &faults(&classes, &class("")),
         &["provisioner: Required value"],
     );
-    let told = change_faults(&classes, &class("x.y/z"), &class("a.b/c"));
+    let messages = change_faults(&classes, &class("x.y/z"), &class("a.b/c"));
     starts(
-        &told,
+        &messages,
         &["provisioner: Forbidden: updates to provisioner are forbidden."],
     );
     let drivers = kind("storage.k8s.io", "csidrivers");
@@ -277,12 +277,12 @@ fn storage_classes() {
         ],
     );
     let attachments = kind("storage.k8s.io", "volumeattachments");
-    let told = faults(
+    let messages = faults(
         &attachments,
         &named(&json!({"attacher": "a.b", "nodeName": "n", "source": {}})),
     );
     starts(
-        &told,
+        &messages,
         &["spec.source: Required value: must specify exactly one of inlineVolumeSpec and"],
     );
 }
@@ -355,7 +355,7 @@ fn limits_and_quotas() {
         "hard": {"pods": "1.5", "dogs": "1", "cpu": "-1", "count/dogs.example": "2"},
         "scopes": ["BestEffort", "NotBestEffort"],
     });
-    let told = faults(&quotas, &named(&bad));
+    let messages = faults(&quotas, &named(&bad));
     for start in [
         "spec.hard[pods]: Invalid value: \"1.5\": must be an integer",
         "spec.hard[dogs]: Invalid value: \"dogs\": must be a standard resource for quota",
@@ -364,11 +364,11 @@ fn limits_and_quotas() {
         "spec.scopes: Invalid value: [\"BestEffort\",\"NotBestEffort\"]: conflicting scopes",
     ] {
         assert!(
-            told.iter().any(|fault| fault.starts_with(start)),
-            "{start} in {told:#?}"
+            messages.iter().any(|fault| fault.starts_with(start)),
+            "{start} in {messages:#?}"
         );
     }
-    assert_eq!(told.len(), 6, "{told:#?}");
+    assert_eq!(messages.len(), 6, "{messages:#?}");
 }
 
 #[test]
@@ -472,12 +472,12 @@ fn webhooks_and_policies_say_that_nothing_enforces_them() {
 fn policies_of_admission() {
     let kinds = |plural: &str| kind("admissionregistration.k8s.io", plural);
     let bindings = kinds("validatingadmissionpolicybindings");
-    let told = faults(
+    let messages = faults(
         &bindings,
         &named(&json!({"policyName": "p", "validationActions": ["Deny", "Warn"]})),
     );
     starts(
-        &told,
+        &messages,
         &[
             "spec.validationActions: Invalid value: [\"Deny\",\"Warn\"]: must not contain both Deny and Warn",
         ],

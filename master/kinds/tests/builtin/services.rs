@@ -61,7 +61,7 @@ fn all_faults_are_reported_at_once_with_upstreams_paths() {
         ],
         "loadBalancerClass": "a.b/c", "healthCheckNodePort": 5,
     });
-    let told = faults(&kind("", "services"), &service(&spec));
+    let messages = faults(&kind("", "services"), &service(&spec));
     let starts = [
         "spec.clusterIPs[0]: Invalid value: \"None\": may not be set to 'None' for NodePort services",
         "spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive",
@@ -77,8 +77,8 @@ fn all_faults_are_reported_at_once_with_upstreams_paths() {
     ];
     for start in starts {
         assert!(
-            told.iter().any(|fault| fault.starts_with(start)),
-            "{start} in {told:#?}"
+            messages.iter().any(|fault| fault.starts_with(start)),
+            "{start} in {messages:#?}"
         );
     }
     assert!(
@@ -121,9 +121,9 @@ fn an_allocation_survives_a_writer_that_does_not_know_it() {
 fn a_cluster_address_never_changes() {
     let kind = kind("", "services");
     let with = |address: &str| service(&json!({"clusterIP": address, "ports": [{"port": 80}]}));
-    let told = change_faults(&kind, &with("10.0.0.6"), &with("10.0.0.5"));
+    let messages = change_faults(&kind, &with("10.0.0.6"), &with("10.0.0.5"));
     assert_eq!(
-        told,
+        messages,
         ["spec.clusterIPs[0]: Invalid value: [\"10.0.0.6\"]: may not change once set"]
     );
     assert_eq!(

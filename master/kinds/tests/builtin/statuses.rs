@@ -1,6 +1,6 @@
 //! Changes of workloads' statuses, as their controllers write them.
 
-use crate::common::{fields, kind, short, told};
+use crate::common::{fields, kind, messages, short};
 use master_schema::registry::{Kind, Subresource};
 use master_schema::validate::{Faults, Fields};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ fn restated(kind: &Kind, spec: &Value, status: &Value, before: &Value) -> Vec<St
     let of = |status: &Value| -> Fields { fields(&json!({"spec": spec, "status": status})) };
     let mut faults = Faults::default();
     (kind.strategy.validate_through)(Subresource::Status, &of(status), &of(before), &mut faults);
-    short(told(faults))
+    short(messages(faults))
 }
 
 #[test]
@@ -62,10 +62,10 @@ fn a_jobs_start_time_is_reset_only_when_it_is_resumed() {
 
 #[test]
 fn status_counts_are_validated() {
-    let told_of = |plural: &str, status: Value, before: Value| {
+    let faults_of = |plural: &str, status: Value, before: Value| {
         restated(&kind("apps", plural), &json!({}), &status, &before)
     };
-    let faults = told_of(
+    let faults = faults_of(
         "deployments",
         json!({"replicas": 1, "readyReplicas": 2, "availableReplicas": 3}),
         json!({"collisionCount": 1}),
@@ -78,11 +78,11 @@ fn status_counts_are_validated() {
     ];
     assert_eq!(faults, expected);
     assert_eq!(
-        told_of("daemonsets", json!({"numberReady": -1}), json!({})),
+        faults_of("daemonsets", json!({"numberReady": -1}), json!({})),
         ["status.numberReady Invalid"]
     );
     assert!(
-        told_of(
+        faults_of(
             "replicasets",
             json!({"replicas": 2, "readyReplicas": 2}),
             json!({})

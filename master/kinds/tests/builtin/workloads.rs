@@ -1,6 +1,6 @@
 //! Defaults, validation and warnings of workloads.
 
-use crate::common::{changed, faults as created, kind, made, short, told};
+use crate::common::{changed, faults as created, kind, made, messages, short};
 use master_schema::registry::Kind;
 use master_schema::validate::Faults;
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ fn updated(kind: &Kind, old: &Value, change: impl FnOnce(&mut Value)) -> Vec<Str
     let mut faults = Faults::default();
     (kind.strategy.validate)(&new, &mut faults);
     (kind.strategy.validate_update)(&new, &old, &mut faults);
-    told(faults)
+    messages(faults)
 }
 
 /// Every kind with a template, with a valid object of it.

@@ -83,7 +83,7 @@ fn made(spec: Value) -> Fields {
     pod.as_object().cloned().unwrap()
 }
 
-fn told(check: impl FnOnce(&mut Faults)) -> Vec<String> {
+fn faults_of(check: impl FnOnce(&mut Faults)) -> Vec<String> {
     let mut faults = Faults::default();
     check(&mut faults);
     faults
@@ -102,7 +102,7 @@ fn changed(spec: Value, pointer: &str, value: Value) -> Vec<String> {
         Some(items) => items.insert(last.parse().unwrap(), value),
         None => place[last] = value,
     }
-    told(|faults| change::validate(new.as_object().unwrap(), &old, faults))
+    faults_of(|faults| change::validate(new.as_object().unwrap(), &old, faults))
 }
 
 fn plain() -> Value {
@@ -227,7 +227,7 @@ fn a_new_pod_cannot_be_on_a_node_and_gated_nor_be_debugged() {
         "spec.ephemeralContainers Forbidden",
         "spec.nodeName Forbidden",
     ];
-    assert_eq!(told(|faults| validate_create(&pod, faults)), expected);
+    assert_eq!(faults_of(|faults| validate_create(&pod, faults)), expected);
 }
 
 /// The result of a write through a subresource, and its faults.
@@ -241,7 +241,7 @@ fn written(
     let sent = sent.as_object().cloned().unwrap();
     let mut result = old.clone();
     change::through(subresource, &mut result, &sent, old);
-    let faults = told(|faults| change::validate_through(subresource, &result, old, faults));
+    let faults = faults_of(|faults| change::validate_through(subresource, &result, old, faults));
     (result, faults)
 }
 
@@ -425,7 +425,7 @@ fn a_status_keeps_its_class_and_what_ended_stays_ended() {
         "podIPs": [{"ip": "10.0.0.1"}, {"ip": "10.0.0.2"}, {"ip": "x"}], "hostIP": "10.0.0.9", "hostIPs": [{"ip": "10.0.0.8"}],
         "conditions": [{"type": "-bad"}],
     });
-    let faults = told(|faults| status::validate(new.as_object().unwrap(), &old, faults));
+    let faults = faults_of(|faults| status::validate(new.as_object().unwrap(), &old, faults));
     let expected = [
         "metadata.conditions[0].Type Invalid",
         "status.qosClass Invalid",
@@ -480,7 +480,7 @@ fn what_ended_runs_again_only_where_a_rule_can_start_it() {
         old["status"]["containerStatuses"] = json!([ended("asks"), ended("c")]);
         let mut new = Value::Object(old.clone());
         new["status"]["containerStatuses"][1]["state"] = json!({"running": {}});
-        told(|faults| status::validate(new.as_object().unwrap(), &old, faults))
+        faults_of(|faults| status::validate(new.as_object().unwrap(), &old, faults))
     };
     let rule =
         |action: &str| json!([{"action": action, "exitCodes": {"operator": "In", "values": [3]}}]);

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 /// Faults of a spec after defaulting, as `path reason`.
-fn told(spec: Value, place: SpecOwner<'_>) -> Vec<String> {
+fn faults_of(spec: Value, place: SpecOwner<'_>) -> Vec<String> {
     let mut spec = spec.as_object().cloned().unwrap();
     pod_defaults(&mut spec);
     let mut faults = Faults::default();
@@ -20,7 +20,7 @@ fn told(spec: Value, place: SpecOwner<'_>) -> Vec<String> {
 }
 
 fn of_pod(spec: Value) -> Vec<String> {
-    told(
+    faults_of(
         spec,
         SpecOwner {
             pod: true,

@@ -95,12 +95,12 @@ mod tests {
             &FieldPath::root("c"),
             &mut faults,
         );
-        let told: Vec<String> = faults
+        let found: Vec<String> = faults
             .found()
             .map(|(field, reason, _)| format!("{field} {reason}"))
             .collect();
         assert_eq!(
-            told,
+            found,
             [
                 "c[1].type FieldValueInvalid",
                 "c[1].status FieldValueNotSupported",

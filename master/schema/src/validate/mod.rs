@@ -147,8 +147,8 @@ impl Faults {
         let known = self.causes.len();
         self.invalid(at, value, detail);
         // None where the list of causes was full already.
-        let told = self.causes.get(known).map(|cause| cause.message.clone());
-        self.forms.extend(told);
+        let message = self.causes.get(known).map(|cause| cause.message.clone());
+        self.forms.extend(message);
     }
 
     /// A value is not allowed here.

@@ -317,19 +317,19 @@ mod tests {
 
     #[test]
     fn forms_that_programs_read_differently_are_refused_in_upstreams_words() {
-        let told = |text: &str, of: fn(&Value, &mut Faults)| {
+        let messages = |text: &str, of: fn(&Value, &mut Faults)| {
             let mut faults = Faults::default();
             of(&text.into(), &mut faults);
             let found = faults.found().map(|(_, _, message)| message.to_owned());
             found.collect::<Vec<_>>().join("; ")
         };
         let address = |text: &str| {
-            told(text, |value, faults| {
+            messages(text, |value, faults| {
                 address(value, &FieldPath::root("a"), faults);
             })
         };
         let range = |text: &str| {
-            told(text, |value, faults| {
+            messages(text, |value, faults| {
                 range(value, &FieldPath::root("a"), faults);
             })
         };

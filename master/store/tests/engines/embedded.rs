@@ -42,7 +42,7 @@ async fn history_and_state_survive_reopening() {
     assert_eq!(store.revision().await.unwrap(), head);
     let mut watch = store.watch("t/", start).await.unwrap();
     let events = watch.next().await.unwrap().events;
-    let told: Vec<_> = events
+    let seen: Vec<_> = events
         .iter()
         .map(|event| {
             (
@@ -53,7 +53,7 @@ async fn history_and_state_survive_reopening() {
         .collect();
     let text = |text: &'static str| Some(Bytes::from(text));
     assert_eq!(
-        told,
+        seen,
         [(text("2"), text("1")), (text("b"), None), (None, text("2"))]
     );
     let then = ListQuery {

@@ -340,15 +340,15 @@ fn of_others(other: &str, others: String) -> Vec<Forbidden> {
 
 /// An event of another node about itself.
 async fn event_of(lab: &Lab, node: &str) -> String {
-    let name = format!("{node}-told");
-    let event = told(&name, node, node);
+    let name = format!("{node}-event");
+    let event = node_event(&name, node, node);
     let body = serde_json::to_vec(&event).unwrap();
     let answer = lab.site.api(Method::POST, EVENTS, body).await;
     assert!(answer.status.is_success(), "{:?}", answer.json);
     format!("{EVENTS}/{name}")
 }
 
-fn told(name: &str, by: &str, about: &str) -> Value {
+fn node_event(name: &str, by: &str, about: &str) -> Value {
     json!({ "apiVersion": "v1", "kind": "Event", "metadata": { "name": name, "namespace": "default" },
         "involvedObject": { "apiVersion": "v1", "kind": "Node", "name": about }, "reason": "Tested", "message": "m",
         "source": { "component": "kubelet", "host": by }, "reportingInstance": by })
@@ -362,7 +362,7 @@ fn of_what_others_rely_on(own: &str, other: &str, event: String) -> Vec<Forbidde
         "resourceAttributes": { "verb": "get", "resource": "secrets" } } });
     vec![
         (
-            "change what another node told",
+            "change the event of another node",
             Method::PATCH,
             event,
             json!({ "message": "all is well" }),
@@ -371,13 +371,13 @@ fn of_what_others_rely_on(own: &str, other: &str, event: String) -> Vec<Forbidde
             "tell of another node",
             Method::POST,
             EVENTS.to_owned(),
-            told("forged", own, other),
+            node_event("forged", own, other),
         ),
         (
             "tell in another node's name",
             Method::POST,
             EVENTS.to_owned(),
-            told("forged", other, own),
+            node_event("forged", other, own),
         ),
         (
             "list requests for certificates",
@@ -531,7 +531,7 @@ pub(crate) async fn a_node_stays_within_its_rights(lab: &Lab) {
         ask(lab, &who, Method::GET, &node, json!(null)).await,
         StatusCode::OK
     );
-    let own = told("own", &machine.node, &machine.node);
+    let own = node_event("own", &machine.node, &machine.node);
     assert_eq!(
         ask(lab, &who, Method::POST, EVENTS, own).await,
         StatusCode::CREATED

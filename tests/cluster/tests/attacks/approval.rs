@@ -156,9 +156,9 @@ pub(crate) async fn a_person_approves_or_denies_each_machine() {
         MachineState::Trusted
     );
     let said = object.metadata.annotations.clone().unwrap_or_default();
-    let told = &said["pratique.dev/approved-request"];
+    let approved = &said["pratique.dev/approved-request"];
     assert!(
-        told.contains("KubectlSays: by hand") && told.starts_with("admin at "),
+        approved.contains("KubectlSays: by hand") && approved.starts_with("admin at "),
         "{said:?}"
     );
     who_it_was(&lab, &object, &request_name).await;
@@ -263,12 +263,12 @@ async fn who_it_was(lab: &Lab, machine: &Machine, request: &str) {
     );
     eventually("the record of the exchange", lab, || async {
         let all: Vec<NodeAttestation> = lab.site.list().await;
-        let told = |one: &NodeAttestation| {
+        let recorded = |one: &NodeAttestation| {
             one.status
                 .as_ref()
                 .is_some_and(|s| s.message.contains(&admission.by))
         };
-        all.iter().any(told).then_some(())
+        all.iter().any(recorded).then_some(())
     })
     .await;
     eventually("the word in the log", lab, || async {

@@ -77,7 +77,7 @@ async fn create(site: &Site, endpoint: &Endpoint, token: &[&str]) -> Result<Disc
 
 /// The first answer to a machine with this user-data.
 async fn first(terms: &Discovery, memory: &Path) -> String {
-    let (tell, mut told) = unbounded_channel();
+    let (tell, mut reports) = unbounded_channel();
     let report: ProgressCallback = Arc::new(move |news: &Progress<'_>| {
         drop(tell.send(match news {
             Progress::Failed { failure, .. } => failure.code().unwrap_or("failed").to_owned(),
@@ -101,7 +101,7 @@ async fn first(terms: &Discovery, memory: &Path) -> String {
     });
     let mut finder = Finder::new(terms.clone(), memory, report).unwrap();
     let finding = tokio::spawn(async move { finder.find().await });
-    let line = tokio::time::timeout(LIMIT, told.recv())
+    let line = tokio::time::timeout(LIMIT, reports.recv())
         .await
         .unwrap()
         .unwrap();

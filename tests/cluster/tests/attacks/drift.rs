@@ -250,13 +250,15 @@ pub(crate) async fn a_machine_that_proves_a_bad_image_is_denied_at_once_with_its
     let name = bad.machine.node.clone();
     until("events tell it", || async {
         let events: Vec<Event> = lab.site.list().await;
-        let told = |reason: &str, node: &str| {
+        let reported = |reason: &str, node: &str| {
             events.iter().any(|event| {
                 event.reason.as_deref() == Some(reason)
                     && event.involved_object.name.as_deref() == Some(node)
             })
         };
-        told("Untrusted", &name) && told("Joined", &name) && !told("Untrusted", &good.machine.node)
+        reported("Untrusted", &name)
+            && reported("Joined", &name)
+            && !reported("Untrusted", &good.machine.node)
     })
     .await;
 }
@@ -306,13 +308,13 @@ pub(crate) async fn a_changed_verdict_log_is_found_and_only_an_admin_reads_it(la
     );
     assert!(after.kinds[&Kind::Joined] >= 1 && after.codes.contains_key("IMAGE_LOADER"));
     let found = String::from_utf8(text.clone()).unwrap();
-    let told = found
+    let record = found
         .lines()
         .find(|line| line.contains("IMAGE_LOADER") && line.contains(&machine.node))
         .unwrap();
     for forged in [
-        found.replace(told, &told.replace("IMAGE_LOADER", "IMAGE_SVN")),
-        found.replace(&format!("{told}\n"), ""),
+        found.replace(record, &record.replace("IMAGE_LOADER", "IMAGE_SVN")),
+        found.replace(&format!("{record}\n"), ""),
     ] {
         assert!(
             verify(&[LogFile::new("log", forged.into_bytes())], &[pin], &[]).is_err(),

@@ -51,7 +51,7 @@ fn newest(data: &Path) -> PathBuf {
 
 /// An admin retires a machine, edits the policy and withdraws an image, and the records of that are
 /// not on the disk when the power goes: the next start records each change, once.
-pub(crate) async fn a_change_whose_record_was_lost_is_told_at_the_next_start() {
+pub(crate) async fn a_change_whose_record_was_lost_is_reported_at_the_next_start() {
     let lab = Lab::start().await;
     let image = SoftImage::new("worker-withdrawn", "worker", 9);
     lab.release(&image, true).await;
@@ -93,7 +93,7 @@ pub(crate) async fn a_change_whose_record_was_lost_is_told_at_the_next_start() {
             segment.set_len(whole).unwrap();
         })
         .await;
-    let told = |entries: &[Entry]| -> Vec<(String, String)> {
+    let late_of = |entries: &[Entry]| -> Vec<(String, String)> {
         let late = entries.iter().filter_map(|entry| {
             let how = LATE.iter().find(|late| entry.message.starts_with(**late))?;
             Some((entry.name.clone(), (*how).to_owned()))
@@ -101,10 +101,10 @@ pub(crate) async fn a_change_whose_record_was_lost_is_told_at_the_next_start() {
         late.collect()
     };
     let found = until(&lab, "record of each change", |entries| {
-        told(entries).len() >= 3 && has(entries, "draft")
+        late_of(entries).len() >= 3 && has(entries, "draft")
     })
     .await;
-    let mut late = told(&found);
+    let mut late = late_of(&found);
     late.sort();
     let mut expected = vec![
         ("cluster".to_owned(), LATE[0].to_owned()),
@@ -129,6 +129,6 @@ pub(crate) async fn a_change_whose_record_was_lost_is_told_at_the_next_start() {
         has(entries, &last.node)
     })
     .await;
-    assert_eq!(told(&entries).len(), 3, "{entries:#?}");
+    assert_eq!(late_of(&entries).len(), 3, "{entries:#?}");
     verify(&[LogFile::new("log", log(&lab).await)], &[pin], &[]).unwrap();
 }

@@ -245,7 +245,7 @@ fn alone() -> Vec<(&'static str, Alone)> {
         after_join::a_valid_certificate_is_denied_once_its_machine_proves_a_bad_image,
         coverage::every_refusal_code_has_an_attack,
         session_table::full_session_tables_turn_away_no_machine_and_no_node,
-        late_records::a_change_whose_record_was_lost_is_told_at_the_next_start,
+        late_records::a_change_whose_record_was_lost_is_reported_at_the_next_start,
         faulty_rule::a_faulty_rule_admits_and_removes_no_machine,
         privileged::machines_with_privileged_pods_join_only_where_the_rule_allows_them,
         rack::a_rack_joins_under_a_flood,

@@ -490,7 +490,7 @@ pub(crate) async fn an_agent_without_a_tpm_joins_after_approval_and_renews() {
             ..Claims::default()
         },
     };
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (tell, mut milestones) = tokio::sync::mpsc::unbounded_channel();
     let report: MilestoneCallback = Arc::new(move |milestone: &Milestone<'_>| {
         let line = match milestone {
             Milestone::Queued { message, .. } => format!("queued {message}"),
@@ -504,7 +504,7 @@ pub(crate) async fn an_agent_without_a_tpm_joins_after_approval_and_renews() {
         drop(tell.send(line));
     });
     let enrolling = tokio::spawn(Enroller::without_tpm(key, settings, report).enroll());
-    let line = tokio::time::timeout(LIMIT, told.recv())
+    let line = tokio::time::timeout(LIMIT, milestones.recv())
         .await
         .unwrap()
         .unwrap();
@@ -531,7 +531,7 @@ pub(crate) async fn an_agent_without_a_tpm_joins_after_approval_and_renews() {
         .unwrap();
     assert_eq!(own.status, 200);
     let keeping = tokio::spawn(keeper.keep());
-    let renewed = async { while told.recv().await.unwrap() != "renewed" {} };
+    let renewed = async { while milestones.recv().await.unwrap() != "renewed" {} };
     tokio::time::timeout(LIMIT, renewed).await.unwrap();
     keeping.abort();
     lab.site.stop();

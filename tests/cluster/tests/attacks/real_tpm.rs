@@ -73,7 +73,7 @@ pub(crate) async fn list(lab: &Lab, tpm: &Tpm, name: &str) {
 /// A machine with a real TPM, in the inventory, that tries to enrol.
 pub(crate) struct Node {
     pub(crate) enroller: Enroller,
-    pub(crate) told: UnboundedReceiver<String>,
+    pub(crate) milestones: UnboundedReceiver<String>,
     tpm: Tpm,
     pub(crate) _dir: tempfile::TempDir,
 }
@@ -110,7 +110,7 @@ pub(crate) async fn node_by(
             ..Claims::default()
         },
     };
-    let (tell, told) = unbounded_channel();
+    let (tell, milestones) = unbounded_channel();
     let report: MilestoneCallback = Arc::new(move |milestone: &Milestone<'_>| {
         let line = match milestone {
             Milestone::Enrolling { .. } => "enrolling".to_owned(),
@@ -128,17 +128,17 @@ pub(crate) async fn node_by(
         .unwrap();
     Node {
         enroller,
-        told,
+        milestones,
         tpm,
         _dir: dir,
     }
 }
 
 /// Waits for a milestone; returns its line.
-pub(crate) async fn told(told: &mut UnboundedReceiver<String>, prefix: &str) -> String {
+pub(crate) async fn milestone(milestones: &mut UnboundedReceiver<String>, prefix: &str) -> String {
     let wait = async {
         loop {
-            let line = told.recv().await.expect("more milestones");
+            let line = milestones.recv().await.expect("more milestones");
             if line.starts_with(prefix) {
                 return line;
             }
@@ -175,7 +175,7 @@ pub(crate) async fn a_real_tpm_joins_and_renews_only_with_what_it_booted() {
     let lab = Lab::start_with(&issuers, "30s").await;
     let Node {
         enroller,
-        mut told,
+        mut milestones,
         tpm,
         _dir,
     } = node(&lab, &good, "real-1", &lab.image).await;
@@ -203,7 +203,7 @@ pub(crate) async fn a_real_tpm_joins_and_renews_only_with_what_it_booted() {
     assert_eq!(own.status, 200);
     let first = serial(&lab, "real-1").await;
     let keeping = tokio::spawn(keeper.keep());
-    self::told(&mut told, "renewed").await;
+    self::milestone(&mut milestones, "renewed").await;
     assert_ne!(
         serial(&lab, "real-1").await,
         first,
@@ -212,7 +212,7 @@ pub(crate) async fn a_real_tpm_joins_and_renews_only_with_what_it_booted() {
     // A measurement after the configuration makes the node key unusable, for the node and for an
     // attacker on it.
     tpm.extend_pcr(12, Digest::of(b"late")).unwrap();
-    self::told(&mut told, "failed").await;
+    self::milestone(&mut milestones, "failed").await;
     keeping.abort();
     refused_for_its_kernel(&lab, &bad).await;
     lab.site.stop();
@@ -223,12 +223,12 @@ async fn refused_for_its_kernel(lab: &Lab, swtpm: &Swtpm) {
     image.kernel[0] ^= 1;
     let Node {
         enroller,
-        mut told,
+        mut milestones,
         _dir,
         ..
     } = node(lab, swtpm, "real-2", &image).await;
     let trying = tokio::spawn(enroller.enroll());
-    self::told(&mut told, "refused").await;
+    self::milestone(&mut milestones, "refused").await;
     let start = Instant::now();
     loop {
         let status = lab.status("real-2").await;

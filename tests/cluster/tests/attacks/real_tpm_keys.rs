@@ -59,13 +59,13 @@ impl Plot {
 
     /// The same, claimed to match the templates.
     fn with_lies(self, pcrs: &BTreeMap<u8, Digest>) -> Self {
-        let told = |template: Public, key: &Key| Public {
+        let claimed = |template: Public, key: &Key| Public {
             key: key.public.key.clone(),
             ..template
         };
         let said = [
-            told(template::ak(), &self.ak),
-            told(template::nk(pcrs), &self.nk),
+            claimed(template::ak(), &self.ak),
+            claimed(template::nk(pcrs), &self.nk),
         ];
         Self { said, ..self }
     }
@@ -107,7 +107,7 @@ const ATTACKS: [(Code, bool, &str, Mount); 11] = [
     (
         Code::CredentialNotActivated,
         false,
-        "the same, told to be restricted",
+        "the same, claimed to be restricted",
         |tpm, pcrs| unrestricted(tpm, pcrs).with_lies(pcrs),
     ),
     (
@@ -119,7 +119,7 @@ const ATTACKS: [(Code, bool, &str, Mount); 11] = [
     (
         Code::CredentialNotActivated,
         false,
-        "the same, told to be made inside",
+        "the same, claimed to be made inside",
         |tpm, pcrs| ak_from_outside(tpm, pcrs).with_lies(pcrs),
     ),
     (
@@ -142,7 +142,7 @@ const ATTACKS: [(Code, bool, &str, Mount); 11] = [
     (
         Code::CertifyOtherKey,
         true,
-        "the same, told to be made inside",
+        "the same, claimed to be made inside",
         |tpm, pcrs| nk_from_outside(tpm, pcrs).with_lies(pcrs),
     ),
     (

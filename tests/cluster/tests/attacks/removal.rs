@@ -280,7 +280,7 @@ async fn insist(
 /// watches deliver nothing more.
 pub(crate) async fn no_request_of_a_retired_machine_is_answered(lab: &Lab) {
     let late = AtomicUsize::new(0);
-    let told = AtomicUsize::new(0);
+    let notified = AtomicUsize::new(0);
     for _ in 0..ROUNDS {
         let (machine, who) = joined(lab).await;
         let path = own_node(&machine);
@@ -343,7 +343,7 @@ pub(crate) async fn no_request_of_a_retired_machine_is_answered(lab: &Lab) {
             .await
             .expect("the watch of a retired machine ends");
         let text = String::from_utf8_lossy(&text).into_owned();
-        told.fetch_add(
+        notified.fetch_add(
             usize::from(text.contains("\"after\":\"retired\"")),
             Ordering::SeqCst,
         );
@@ -352,9 +352,9 @@ pub(crate) async fn no_request_of_a_retired_machine_is_answered(lab: &Lab) {
             late.fetch_add(voice.await.unwrap(), Ordering::SeqCst);
         }
     }
-    let (late, told) = (late.into_inner(), told.into_inner());
+    let (late, notified) = (late.into_inner(), notified.into_inner());
     assert_eq!(
-        (late, told),
+        (late, notified),
         (0, 0),
         "answers to, and events of watches for, machines that were retired before"
     );

@@ -251,7 +251,7 @@ pub(crate) async fn the_root_is_rotated_with_both_pins_in_force() {
     // A machine with a real TPM and the old pin, kept by the agent's own rooms.
     let Node {
         enroller,
-        mut told,
+        mut milestones,
         _dir,
         ..
     } = real_tpm::node(&lab, &good, "real-1", &lab.image).await;
@@ -282,8 +282,8 @@ pub(crate) async fn the_root_is_rotated_with_both_pins_in_force() {
 
     // The agent with the old pin keeps renewing, and reports what it lacks; with the new one it is
     // ready after its next renewal.
-    while told.try_recv().is_ok() {}
-    real_tpm::told(&mut told, "renewed").await;
+    while milestones.try_recv().is_ok() {}
+    real_tpm::milestone(&mut milestones, "renewed").await;
     assert_eq!(
         root_readiness(&agent.pins, &agent.certificate),
         Some(RootReadiness::PinMissing(new_pin.clone()))
@@ -332,8 +332,8 @@ pub(crate) async fn the_root_is_rotated_with_both_pins_in_force() {
     );
     lab.site.trust(&own);
     ended(&lab, (&old, &ends), &own, &before).await;
-    while told.try_recv().is_ok() {}
-    real_tpm::told(&mut told, "renewed").await;
+    while milestones.try_recv().is_ok() {}
+    real_tpm::milestone(&mut milestones, "renewed").await;
     locked_out(&lab, &late, (&old, &new_pin)).await;
     lab.site.cut_and_restart().await;
     join_by(&lab, &new).await;
@@ -426,12 +426,12 @@ async fn locked_out(lab: &Lab, swtpm: &Swtpm, (old, new_pin): (&[u8], &str)) {
     let pins = vec![agent_enroll::spki_hash(old).unwrap()];
     let Node {
         enroller,
-        mut told,
+        mut milestones,
         _dir,
         ..
     } = real_tpm::node_by(lab, swtpm, "real-2", &lab.image, pins).await;
     let trying = tokio::spawn(enroller.enroll());
-    let failure = real_tpm::told(&mut told, "failed").await;
+    let failure = real_tpm::milestone(&mut milestones, "failed").await;
     assert!(
         failure.contains(new_pin) && failure.contains("ca_pins") && failure.contains(&pin(old)),
         "{failure}"

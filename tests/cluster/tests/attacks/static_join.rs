@@ -44,7 +44,7 @@ fn issue(lab: &Lab, name: &str, out: &Path, more: &[&str]) -> Output {
         .expect("pratique")
 }
 
-fn told(output: &Output) -> String {
+fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -65,10 +65,10 @@ pub(crate) fn bare(lab: &Lab, name: &str) -> Identity {
     assert!(
         output.status.success(),
         "{}\n{}",
-        told(&output),
+        stderr(&output),
         lab.site.log()
     );
-    assert!(told(&output).contains("WARNING"), "{}", told(&output));
+    assert!(stderr(&output).contains("WARNING"), "{}", stderr(&output));
     let identity = written(&out);
     let IssuedKey::Plaintext(key) = identity.key else {
         panic!("a bare key")
@@ -147,9 +147,9 @@ pub(crate) async fn a_static_machine_is_shown_as_unproven_and_denied_with_its_re
         &["--insecure-plaintext-key"],
     );
     assert!(
-        !refused.status.success() && told(&refused).contains("retired"),
+        !refused.status.success() && stderr(&refused).contains("retired"),
         "{}",
-        told(&refused)
+        stderr(&refused)
     );
     let attested = lab.machine().await;
     let refused = issue(
@@ -159,9 +159,9 @@ pub(crate) async fn a_static_machine_is_shown_as_unproven_and_denied_with_its_re
         &["--insecure-plaintext-key"],
     );
     assert!(
-        !refused.status.success() && told(&refused).contains("proves itself"),
+        !refused.status.success() && stderr(&refused).contains("proves itself"),
         "{}",
-        told(&refused)
+        stderr(&refused)
     );
     assert!(!dir.path().join("a").exists() && !dir.path().join("b").exists());
 }
@@ -278,7 +278,7 @@ pub(crate) async fn a_wrapped_key_is_usable_on_its_own_tpm_alone(lab: &Lab) {
     assert!(
         output.status.success(),
         "{}\n{}",
-        told(&output),
+        stderr(&output),
         lab.site.log()
     );
     assert!(

@@ -346,11 +346,11 @@ async fn flood(lab: &Lab, addresses: usize, place: Place) -> Vec<Held> {
         admin.send(Method::PATCH, &node_path, labels).await.status,
         StatusCode::OK
     );
-    let told = tokio::time::timeout(LIMIT, watch.frame())
+    let event = tokio::time::timeout(LIMIT, watch.frame())
         .await
         .expect("the node's watch goes on");
     assert!(
-        told.is_some_and(|frame| frame.is_ok()),
+        event.is_some_and(|frame| frame.is_ok()),
         "the node's watch was cut"
     );
 

@@ -132,11 +132,11 @@ async fn a_stateful_set_keeps_its_data_until_its_claim_is_deleted() {
         .await;
     let first = cluster.runs("db-0", None).await;
     assert_eq!(cluster.first_line(&first).await.trim(), "1");
-    let told = "jsonpath={.status.phase} {.spec.storageClassName}";
-    let told = cluster
-        .kubectl(&["get", "pvc", "data-db-0", "-o", told])
+    let state = "jsonpath={.status.phase} {.spec.storageClassName}";
+    let state = cluster
+        .kubectl(&["get", "pvc", "data-db-0", "-o", state])
         .await;
-    assert_eq!(told, "Bound local");
+    assert_eq!(state, "Bound local");
 
     is_measured(&cluster.site).await;
 
@@ -174,7 +174,7 @@ async fn a_stateful_set_keeps_its_data_until_its_claim_is_deleted() {
 
 /// The claim's volume has figures of its own, and is among those of its pod.
 async fn is_measured(site: &Site) {
-    let told = site.kubelet_get("/metrics").await;
+    let metrics = site.kubelet_get("/metrics").await;
     for family in [
         "capacity_bytes",
         "available_bytes",
@@ -183,7 +183,7 @@ async fn is_measured(site: &Site) {
     ] {
         let labels = "{namespace=\"default\",persistentvolumeclaim=\"data-db-0\"} ";
         let sample = format!("\nkubelet_volume_stats_{family}{labels}");
-        let (_, rest) = told.split_once(&sample).unwrap();
+        let (_, rest) = metrics.split_once(&sample).unwrap();
         let (value, _) = rest.split_once('\n').unwrap();
         assert!(value.parse::<u64>().unwrap() > 0, "{family} {value}");
     }

@@ -1,7 +1,7 @@
 //! What pods see of config maps and secrets while these change.
 
 use crate::cluster::{Cluster, shell};
-use crate::lifecycle::told;
+use crate::lifecycle::wait_for_event;
 use crate::site::{eventually, texts};
 use config_kube::k8s_openapi::api::core::v1::{Event, Pod};
 use http::Method;
@@ -129,7 +129,7 @@ async fn a_pod_waits_to_be_created_until_what_its_volumes_show_is_there() {
         assert_eq!(condition(&status, "PodReadyToStartContainers"), "False");
         assert_eq!(condition(&status, "PodScheduled"), "True");
     }
-    told(&cluster, "FailedMount", words).await;
+    wait_for_event(&cluster, "FailedMount", words).await;
 
     let maps = "/api/v1/namespaces/default/configmaps";
     cluster.ask(Method::POST, maps, &map("late", "there")).await;

@@ -116,8 +116,8 @@ async fn a_container_whose_shim_is_killed_ends_and_is_started_again_once() {
     let status = cluster.reaches("p", restarts, json!(1)).await;
     let last = &status["containerStatuses"][0]["lastState"]["terminated"];
     // Nobody saw how it ended.
-    let told = (&last["reason"], &last["exitCode"]);
-    assert_eq!(told, (&json!("Unknown"), &json!(255)), "{status}");
+    let ended = (&last["reason"], &last["exitCode"]);
+    assert_eq!(ended, (&json!("Unknown"), &json!(255)), "{status}");
     runs_once(&cluster, "p").await;
     leaves_nothing(&cluster, "p").await;
 }

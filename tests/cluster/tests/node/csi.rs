@@ -116,8 +116,8 @@ async fn a_drivers_volume_is_its_pods_until_the_last_is_gone_also_while_the_agen
         driver.calls(),
         ["Stage disk-1", "Publish disk-1", "Publish disk-1"]
     );
-    let told = &driver.publishes()[1].volume_context;
-    assert_eq!(told["csi.storage.k8s.io/pod.name"], "second");
+    let context = &driver.publishes()[1].volume_context;
+    assert_eq!(context["csi.storage.k8s.io/pod.name"], "second");
 
     cluster.delete("first", 0).await;
     eventually("the first pod's volume to be unmounted", || async {
@@ -140,7 +140,7 @@ async fn a_drivers_volume_is_its_pods_until_the_last_is_gone_also_while_the_agen
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drivers_figures_of_its_volumes_are_told_and_a_silent_one_delays_none() {
+async fn a_drivers_figures_of_its_volumes_are_reported_and_a_silent_one_delays_none() {
     let cluster = Cluster::new().await.with_privileged_pods().await;
     bound(&cluster).await;
     let driver = Driver::start(&cluster.config().machine.data, NAME);
@@ -217,7 +217,7 @@ async fn a_machine_without_privileged_pods_mounts_no_drivers_volume_and_says_why
     cluster
         .reaches("plugin", "/reason", json!("HostPathForbidden"))
         .await;
-    assert_eq!((driver.told(), driver.calls()), (None, Vec::new()));
+    assert_eq!((driver.registration(), driver.calls()), (None, Vec::new()));
 }
 
 /// The containers of a driver's pod as charts have them: a registrar without rights, and the

@@ -150,7 +150,7 @@ async fn ports_are_forwarded(site: &Site) {
         let answer = forward.get(0, "hello").await;
         assert!(answer.ends_with(b"hello\n"), "{what}");
     }
-    a_closed_port_is_told(site).await;
+    a_closed_port_is_reported(site).await;
     a_client_that_goes_leaves_nothing(site, forward).await;
 }
 
@@ -172,7 +172,7 @@ async fn echo(forward: &Forward, which: usize) -> Vec<u8> {
     back
 }
 
-async fn a_closed_port_is_told(site: &Site) {
+async fn a_closed_port_is_reported(site: &Site) {
     let forward = Forward::new(site, "pod/web", &[":9"]).await;
     assert!(rest(&mut forward.connect(0).await).await.is_empty());
     // kubectl ends with the first error from a node (upstream since 1.24).

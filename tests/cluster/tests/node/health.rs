@@ -2,7 +2,7 @@
 //! are as healthy as a test says, and one over TLS.
 
 use crate::cluster::{Cluster, shell};
-use crate::lifecycle::told;
+use crate::lifecycle::wait_for_event;
 use crate::site::{LIMIT, eventually};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
@@ -183,7 +183,7 @@ async fn probes_and_hooks_ask_over_tls_whatever_certificate_the_server_has() {
     let spec = json!({"containers": [main], "terminationGracePeriodSeconds": 300});
     cluster.create("secure", spec).await;
     let unready = "Readiness probe failed: HTTP probe failed with statuscode: 503";
-    told(&cluster, "Unhealthy", unready).await;
+    wait_for_event(&cluster, "Unhealthy", unready).await;
     assert!(secure.was_asked("/started kube-lifecycle/1.36"));
     secure.status.store(204, Ordering::SeqCst);
     cluster
@@ -264,7 +264,7 @@ async fn over_tls_to_a_server_without_it_a_hook_is_sent_in_the_clear_and_a_probe
     let words = format!(
         "Readiness probe failed: Get \"https://127.0.0.1:{port}/ready\": http: server gave HTTP response to HTTPS client"
     );
-    told(&cluster, "Unhealthy", &words).await;
+    wait_for_event(&cluster, "Unhealthy", &words).await;
     let heads = heads.lock().unwrap().clone();
     let [head] = heads.as_slice() else {
         panic!("the hook alone is sent, and once: {heads:?}");
@@ -289,5 +289,5 @@ async fn a_container_that_fails_its_liveness_probe_has_the_grace_of_the_probe() 
     let code = "/containerStatuses/0/lastState/terminated/exitCode";
     cluster.reaches("stubborn", code, json!(137)).await;
     let words = "Container main failed liveness probe, will be restarted";
-    told(&cluster, "Killing", words).await;
+    wait_for_event(&cluster, "Killing", words).await;
 }

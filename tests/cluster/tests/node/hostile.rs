@@ -5,7 +5,7 @@
 //! [`hostile_pods_leave_the_host_as_it_was`] repeat its rounds for that long.
 
 use crate::cluster::{Cluster, shell};
-use crate::lifecycle::told;
+use crate::lifecycle::wait_for_event;
 use crate::site::{eventually, texts};
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use config_model::host_path::HostPath;
@@ -234,7 +234,7 @@ async fn a_path_of_the_machine_is_given_as_its_configuration_lists_it() {
         cluster.output("narrowed", "Succeeded").await,
         ["of the machine", "refused"]
     );
-    told(
+    wait_for_event(
         &cluster,
         "HostPathReadOnly",
         "volume v is mounted read-only: `host_paths` under `[node]` in the machine's configuration does not say `writable = \

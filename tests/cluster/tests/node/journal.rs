@@ -100,7 +100,7 @@ async fn kubectl_reads_a_nodes_own_logs_by_a_query() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_admin_reads_a_nodes_own_logs_by_pratique_and_is_told_what_to_do() {
+async fn an_admin_reads_a_nodes_own_logs_by_pratique_and_learns_what_to_do() {
     let site = Site::new().await;
     site.log_of_the_boot_before("agent", 7_200_000, "two hours ago");
     site.log("containerd", 2000, "just now");
@@ -130,7 +130,7 @@ async fn an_admin_reads_a_nodes_own_logs_by_pratique_and_is_told_what_to_do() {
         .unwrap();
     assert!(all.contains(" containerd: just now\n"), "{all}");
     site.stop_port();
-    for (words, told) in [
+    for (words, expected) in [
         (
             &["worker-9", "agent"][..],
             "`kubectl get nodes` names the nodes",
@@ -139,7 +139,7 @@ async fn an_admin_reads_a_nodes_own_logs_by_pratique_and_is_told_what_to_do() {
     ] {
         let said = eventually("the refusal", || async {
             let refused = pratique(&site, words).await;
-            refused.err().filter(|said| said.contains(told))
+            refused.err().filter(|said| said.contains(expected))
         });
         said.await;
     }
@@ -153,7 +153,7 @@ async fn no_other_file_of_a_node_is_read_and_no_query_is_too_much_for_it() {
     std::os::unix::fs::symlink("/etc/shadow", folder.join("master.log")).unwrap();
     let bomb = "a%7B1000%7D%7B1000%7D";
     let giant = format!("?query=agent&pattern={}", "a".repeat(2000));
-    for (below, told) in [
+    for (below, expected) in [
         ("?query=sshd", "no service \"sshd\"; there are: "),
         ("?query=/etc/shadow", "no service \"/etc/shadow\""),
         ("?query=..%2F..%2F..%2Fetc%2Fshadow", "no service"),
@@ -166,7 +166,7 @@ async fn no_other_file_of_a_node_is_read_and_no_query_is_too_much_for_it() {
         ("?query=agent&boot=-7", "no line is kept"),
     ] {
         let said = site.logs(below, &[]).await.unwrap_err();
-        assert!(said.contains(told), "{below}: {said}");
+        assert!(said.contains(expected), "{below}: {said}");
     }
     // Newer kubectls decode such a path, and ask for one that the API does not have.
     let said = site.logs("..%2F..%2Fetc%2Fshadow", &[]).await.unwrap_err();

@@ -55,7 +55,7 @@ async fn is_gone(cluster: &Cluster, name: &str) {
 }
 
 /// Waits for an event with this reason whose message is this one.
-pub(crate) async fn told(cluster: &Cluster, reason: &str, message: &str) {
+pub(crate) async fn wait_for_event(cluster: &Cluster, reason: &str, message: &str) {
     eventually(message, || async {
         let params = ListParams::default();
         let events = cluster.admin.list::<Event>(Some("default"), &params).await;
@@ -90,9 +90,9 @@ async fn containers_are_started_again_while_the_master_is_away() {
         (order(&folder) == ["run", "run"]).then_some(())
     })
     .await;
-    let told = cluster.pod("steady").await.unwrap();
+    let pod = cluster.pod("steady").await.unwrap();
     assert_eq!(
-        told.status.unwrap().container_statuses.unwrap()[0].restart_count,
+        pod.status.unwrap().container_statuses.unwrap()[0].restart_count,
         0,
         "the master was away"
     );
@@ -144,14 +144,14 @@ async fn hooks_run_after_the_start_and_before_the_stop() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hooks_that_fail_are_told_in_upstreams_words() {
+async fn hooks_that_fail_are_reported_in_upstreams_words() {
     let cluster = Cluster::new().await;
     let mut broken = shell("sleep 600");
     broken["lifecycle"] = json!({"postStart": run("echo a secret; exit 1")});
     let spec = json!({"containers": [broken], "terminationGracePeriodSeconds": 1});
     cluster.create("broken", spec).await;
-    told(&cluster, "FailedPostStartHook", "PostStartHook failed").await;
-    told(&cluster, "Killing", "FailedPostStartHook").await;
+    wait_for_event(&cluster, "FailedPostStartHook", "PostStartHook failed").await;
+    wait_for_event(&cluster, "Killing", "FailedPostStartHook").await;
     cluster
         .reaches("broken", "/containerStatuses/0/restartCount", json!(1))
         .await;
@@ -167,7 +167,7 @@ async fn hooks_that_fail_are_told_in_upstreams_words() {
     cluster.create("refused", spec).await;
     cluster.reaches("refused", "/phase", json!("Running")).await;
     cluster.delete("refused", 3).await;
-    told(&cluster, "FailedPreStopHook", "PreStopHook failed").await;
+    wait_for_event(&cluster, "FailedPreStopHook", "PreStopHook failed").await;
     is_gone(&cluster, "refused").await;
 }
 
@@ -275,7 +275,7 @@ async fn health_over_grpc_decides_what_is_ready_and_what_lives() {
     let spec = json!({"containers": [main], "terminationGracePeriodSeconds": 86_400});
     cluster.create("probed", spec).await;
     let unready = "Readiness probe failed: service unhealthy (responded with \"NOT_SERVING\")";
-    told(&cluster, "Unhealthy", unready).await;
+    wait_for_event(&cluster, "Unhealthy", unready).await;
     let status = cluster.reaches("probed", "/phase", json!("Running")).await;
     assert_eq!(status["containerStatuses"][0]["ready"], false);
     health.set("ready", Some(1));
@@ -289,7 +289,7 @@ async fn health_over_grpc_decides_what_is_ready_and_what_lives() {
     cluster
         .reaches("probed", "/containerStatuses/0/restartCount", json!(1))
         .await;
-    told(
+    wait_for_event(
         &cluster,
         "Killing",
         "Container main failed liveness probe, will be restarted",
@@ -297,7 +297,7 @@ async fn health_over_grpc_decides_what_is_ready_and_what_lives() {
     .await;
     let words = "Liveness probe failed: error: this server does not implement the grpc health protocol \
                  (grpc.health.v1.Health): unknown method";
-    told(&cluster, "Unhealthy", words).await;
+    wait_for_event(&cluster, "Unhealthy", words).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -135,13 +135,13 @@ async fn a_drain_respects_budgets_leaves_daemons_and_names_what_it_may_not_lose(
     assert!(site.cluster.pod("bare").await.is_none());
 
     site.allow(1).await;
-    let (_, told) = site
+    let (_, output) = site
         .pratique(&["node", "drain", "worker-1", "--force"])
         .await
         .unwrap();
     assert!(
-        told.contains("node worker-1 is drained") && told.contains("1 pods of DaemonSets stay"),
-        "{told}"
+        output.contains("node worker-1 is drained") && output.contains("1 pods of DaemonSets stay"),
+        "{output}"
     );
     assert!(site.cluster.pod("served").await.is_none());
     site.cluster

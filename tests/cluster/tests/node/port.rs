@@ -300,12 +300,12 @@ async fn logs_between_attempts<F: Future<Output = (StatusCode, String)>>(
     cluster
         .reaches("absent", reason, json!("ErrImagePull"))
         .await;
-    let (code, told) = ask("/containerLogs/default/absent/main").await;
-    assert_eq!(code, StatusCode::BAD_REQUEST, "{told}");
+    let (code, answer) = ask("/containerLogs/default/absent/main").await;
+    assert_eq!(code, StatusCode::BAD_REQUEST, "{answer}");
     let waits = r#"container "main" in pod "absent" is waiting to start: "#;
-    let why = told.trim_end().strip_prefix(waits);
+    let why = answer.trim_end().strip_prefix(waits);
     let whys = ["image can't be pulled", "trying and failing to pull image"];
-    assert!(why.is_some_and(|why| whys.contains(&why)), "{told}");
+    assert!(why.is_some_and(|why| whys.contains(&why)), "{answer}");
 }
 
 /// Gives a subject the right to read these subresources of nodes.

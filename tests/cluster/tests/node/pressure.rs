@@ -2,7 +2,7 @@
 //! order, and which are refused; and what a pod gives back at its end.
 
 use crate::cluster::{Cluster, NODE, shell};
-use crate::lifecycle::told;
+use crate::lifecycle::wait_for_event;
 use crate::site::{IMAGE, eventually, texts};
 use crate::suites::of_group;
 use crate::tunnels::Site;
@@ -114,7 +114,7 @@ async fn a_node_low_on_memory_evicts_pods_in_upstreams_order_and_takes_none_with
     }
     // Ten seconds lie between two evictions, and times of the API are whole seconds.
     assert!(times.is_sorted_by(|a, b| a < b), "{times:?}");
-    told(
+    wait_for_event(
         &cluster,
         "EvictionThresholdMet",
         "Attempting to reclaim memory",
@@ -329,7 +329,7 @@ async fn a_node_low_on_memory_or_disk_evicts_has_its_condition_and_taint_and_los
 
         let event = low.trim_start_matches("Kubelet");
         let words = format!("Node worker-1 status is now: Node{event}");
-        told(&cluster, &format!("Node{event}"), &words).await;
+        wait_for_event(&cluster, &format!("Node{event}"), &words).await;
 
         cluster = cluster.under(Thresholds::none()).await;
         eventually("both to be gone", || async {
@@ -341,7 +341,7 @@ async fn a_node_low_on_memory_or_disk_evicts_has_its_condition_and_taint_and_los
         assert_eq!(found["reason"], fine);
         let event = fine.trim_start_matches("Kubelet");
         let words = format!("Node worker-1 status is now: Node{event}");
-        told(&cluster, &format!("Node{event}"), &words).await;
+        wait_for_event(&cluster, &format!("Node{event}"), &words).await;
         let again = format!("after-{resource}");
         let spec = json!({"containers": [shell(HOLD)]});
         cluster.create(&again, spec).await;

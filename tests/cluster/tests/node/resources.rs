@@ -88,7 +88,7 @@ async fn run(cluster: &Cluster, id: &str, script: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pods_end_with_their_machine_critical_ones_last_and_the_master_is_told() {
+async fn pods_end_with_their_machine_critical_ones_last_and_the_master_is_notified() {
     let mut cluster = Cluster::new().await;
     // Of its 30 s it takes more than the two that a machine once gave to all.
     let patient = "trap 'sleep 3; while test ! -e /tmp/go; do sleep 0.1; done; echo in peace; exit 0' TERM; echo up; while :; do sleep 0.1; done";
@@ -112,9 +112,10 @@ async fn pods_end_with_their_machine_critical_ones_last_and_the_master_is_told()
         let node: Node = cluster.admin.get(None, NODE).await.unwrap();
         let all = node.status?.conditions?;
         let ready = all.iter().find(|one| one.type_ == "Ready")?;
-        let told = [&ready.reason, &ready.message].map(|text| text.as_deref().unwrap_or_default());
+        let reported =
+            [&ready.reason, &ready.message].map(|text| text.as_deref().unwrap_or_default());
         let wanted = ["KubeletNotReady", "node is shutting down"];
-        (ready.status == "False" && told == wanted).then_some(())
+        (ready.status == "False" && reported == wanted).then_some(())
     })
     .await;
     cluster.create("late", with(json!({}))).await;

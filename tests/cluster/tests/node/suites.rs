@@ -3,7 +3,7 @@
 
 use crate::api::InProcess;
 use crate::cluster::{Cluster, NODE, shell};
-use crate::lifecycle::told;
+use crate::lifecycle::wait_for_event;
 use crate::site::{IMAGE, LIMIT, eventually, texts};
 use agent_api::{Api, Call, STRATEGIC_MERGE};
 use agent_sys::cgroup::{Groups, Version};
@@ -64,7 +64,7 @@ async fn a_part_of_a_volume_is_named_by_variables_which_may_come_later() {
     let pod = cluster.pod("fine").await.unwrap();
     assert_eq!(texts(&cluster.log(&pod, 0)), ["there"]);
     let words = "seLinuxOptions have no effect: this machine does not use SELinux";
-    told(&cluster, "SELinuxNotInUse", words).await;
+    wait_for_event(&cluster, "SELinuxNotInUse", words).await;
     let waits = "/containerStatuses/0/state/waiting/reason";
     for name in ["dots", "rooted", "later"] {
         cluster
@@ -365,7 +365,7 @@ async fn a_new_image_is_taken_by_a_running_pod_whatever_its_policy() {
     let moment = started.as_second() - ended.as_second();
     assert!(moment >= 2 || ready_since(&status) == before, "{status}");
     let words = "Container main definition changed, will be restarted";
-    told(&cluster, "Killing", words).await;
+    wait_for_event(&cluster, "Killing", words).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -387,7 +387,7 @@ async fn a_pod_that_is_being_deleted_is_ready_as_long_as_its_probe_says_so() {
     cluster.reaches("serves", ready, json!(true)).await;
     cluster.delete("serves", 300).await;
     let killing = "Stopping container main";
-    told(&cluster, "Killing", killing).await;
+    wait_for_event(&cluster, "Killing", killing).await;
     let status = serde_json::to_value(cluster.pod("serves").await.unwrap().status).unwrap();
     assert_eq!(
         status.pointer(ready),
@@ -507,7 +507,7 @@ async fn what_runs_is_given_other_resources_with_a_restart_only_where_its_policy
         )
     };
     for what in ["Started", "Completed"] {
-        told(
+        wait_for_event(
             &cluster,
             &format!("Resize{what}"),
             &text(&what.to_lowercase()),
@@ -519,7 +519,7 @@ async fn what_runs_is_given_other_resources_with_a_restart_only_where_its_policy
     let restarts = "/containerStatuses/0/restartCount";
     cluster.reaches("grows", restarts, json!(1)).await;
     cluster.reaches("grows", has, amounts("150m", "80Mi")).await;
-    told(
+    wait_for_event(
         &cluster,
         "Killing",
         "Container main resize requires restart",

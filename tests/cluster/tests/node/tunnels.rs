@@ -465,7 +465,7 @@ impl Client {
                         self.message.clear();
                     }
                 }
-                Event::Close(told) => self.code = told,
+                Event::Close(code) => self.code = code,
                 Event::Ping(_) | Event::Pong => {}
             }
             rest = &mut rest[used..];

@@ -36,7 +36,7 @@ fn number(value: &Value, pointer: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_images_take_is_told_before_the_first_pod() {
+async fn what_images_take_is_reported_before_the_first_pod() {
     let site = Site::new().await;
     let engine = site.cluster.engine();
     eventually("the image that came with the machine", || async {
@@ -55,8 +55,8 @@ async fn what_images_take_is_told_before_the_first_pod() {
     assert!(number(&images, "/inodesUsed") > 2, "{images}");
 }
 
-/// How often the kubelet did its own work, of which the times are told.
-async fn work_is_told(site: &Site) {
+/// How often the kubelet did its own work, of which the times are reported.
+async fn work_is_reported(site: &Site) {
     let own = site.kubelet_get("/metrics").await;
     let count = |sample: &str| {
         let found = own.lines().find_map(|line| line.strip_prefix(sample));
@@ -128,7 +128,7 @@ async fn the_kubelet_reports_what_its_containers_use() {
         assert!(pod["containers"][0]["startTime"].is_string(), "{pod}");
     }
 
-    work_is_told(&site).await;
+    work_is_reported(&site).await;
     let resource = site.kubelet_get("/metrics/resource").await;
     for name in ["busy", "idle"] {
         let of = format!("{{container=\"main\",namespace=\"default\",pod=\"{name}\"}}");

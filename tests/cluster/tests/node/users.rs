@@ -446,7 +446,7 @@ fn all_of_proc_is_shown_where_privileged_pods_may_run_and_gives_nothing_of_the_m
 }
 
 #[test]
-fn what_a_pod_with_users_of_its_own_can_not_have_is_told() {
+fn what_a_pod_with_users_of_its_own_can_not_have_is_reported() {
     on_a_machine(|| async {
         let cluster = with_addresses().await;
         let mut beyond = shell(HOLD);

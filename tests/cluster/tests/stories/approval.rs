@@ -34,7 +34,7 @@ pub(crate) fn a_machine_without_a_name_joins_after_approval(world: &mut World) -
         "jsonpath={.spec}",
     ])?;
     cluster.lab.policy(POLICY)?;
-    let outcome = told(world);
+    let outcome = joins_nameless(world);
     let cluster = world.cluster()?;
     let restored = format!("[{{\"op\":\"replace\",\"path\":\"/spec\",\"value\":{before}}}]");
     cluster.lab.kubectl(&[
@@ -48,7 +48,7 @@ pub(crate) fn a_machine_without_a_name_joins_after_approval(world: &mut World) -
     outcome
 }
 
-fn told(world: &mut World) -> Result<()> {
+fn joins_nameless(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let (mut blueprint, text) = cluster.unregistered("nameless")?;
     let unnamed = text.replace("[machine]\nname = \"nameless\"\n", "");

@@ -34,17 +34,17 @@ pub(crate) fn a_state_that_belongs_to_user_data_opens_under_no_other(
         let lab = &world.cluster()?.lab;
         lab.give_user_data(&mut blueprint, text)?;
         let machine = world.guest(&blueprint)?;
-        let told = machine.wait_after(mark, line, BOOT_LIMIT)?;
+        let reason = machine.wait_after(mark, line, BOOT_LIMIT)?;
         machine.wait_after(mark, "state mounted", BOOT_LIMIT)?;
         if line == KEPT_CLOSED {
             expect(
-                told.contains("it was made under other user-data than this boot's"),
-                &format!("the reason is not on the console: {told}"),
+                reason.contains("it was made under other user-data than this boot's"),
+                &format!("the reason is not on the console: {reason}"),
             )?;
         }
         machine.cut_power()?;
         mark = machine.mark();
-        println!("  {boot} boot: {told}");
+        println!("  {boot} boot: {reason}");
     }
     Ok(())
 }

@@ -116,11 +116,11 @@ fn out(cluster: &mut Cluster, bad: &Blueprint) -> Result<()> {
             text.lines()
                 .any(|line| line.starts_with("worker-1 ") && line.contains(CODE))
         })?;
-    told(cluster)
+    status_names_the_check(cluster)
 }
 
 /// The check that failed, what it expected and found, and what to do.
-fn told(cluster: &Cluster) -> Result<()> {
+fn status_names_the_check(cluster: &Cluster) -> Result<()> {
     let text = cluster
         .lab
         .kubectl(&["get", "machine", "worker-1", "-o", "json"])?;

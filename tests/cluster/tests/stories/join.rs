@@ -231,12 +231,13 @@ pub(crate) fn machines_without_a_shell_show_their_logs(world: &mut World) -> Res
     )?;
     for words in [&["worker-9", "agent"][..], &["worker-1", "master"]] {
         let refused = lab.logs(words);
-        let told = refused.as_ref().is_err_and(|error| {
-            let told = tests_harness::chain(error);
-            told.contains("worker-9") || told.contains("there are: kernel, init, containerd, agent")
+        let is_explained = refused.as_ref().is_err_and(|error| {
+            let message = tests_harness::chain(error);
+            message.contains("worker-9")
+                || message.contains("there are: kernel, init, containerd, agent")
         });
         expect(
-            told,
+            is_explained,
             &format!("{words:?} is not refused as it should be: {refused:?}"),
         )?;
     }
@@ -247,16 +248,16 @@ pub(crate) fn machines_without_a_shell_show_their_logs(world: &mut World) -> Res
 /// that the pod may run what it wrote there.)
 fn the_state_is_mounted_without_execution(cluster: &Cluster) -> Result<()> {
     let console = cluster.worker.console_text();
-    let told = console
+    let mounted = console
         .lines()
         .rev()
         .find(|line| line.contains("state mounted at /var: "));
-    let options = told.and_then(|line| line.trim().rsplit(' ').next());
+    let options = mounted.and_then(|line| line.trim().rsplit(' ').next());
     let has =
         |wanted: &str| options.is_some_and(|all| all.split(',').any(|option| option == wanted));
     expect(
         ["noexec", "nosuid", "nodev"].into_iter().all(has),
-        &format!("the state is mounted otherwise: {told:?}"),
+        &format!("the state is mounted otherwise: {mounted:?}"),
     )
 }
 
@@ -521,8 +522,8 @@ pub(crate) fn a_machine_joins_by_certificates_that_an_admin_issued(
     let machine = world.guest(&blueprint)?;
     let cluster = world.cluster()?;
     cluster.lab.wait_ready("worker-static", BOOT_LIMIT)?;
-    let mut lines = told(&cluster.lab, "init", "services started")?;
-    lines.extend(told(
+    let mut lines = console_lines(&cluster.lab, "init", "services started")?;
+    lines.extend(console_lines(
         &cluster.lab,
         "agent",
         "nothing about image or configuration is proven",
@@ -547,7 +548,7 @@ pub(crate) fn a_machine_joins_by_certificates_that_an_admin_issued(
 
 /// The lines that a part of `worker-static` wrote to the consoles, by its log, up to the first with
 /// these words.
-fn told(lab: &Lab, part: &str, last: &str) -> Result<Vec<String>> {
+fn console_lines(lab: &Lab, part: &str, last: &str) -> Result<Vec<String>> {
     let log = lab.logs(&["worker-static", part])?;
     let mark = format!(" {part}: pratique: ");
     let lines = log.lines().filter_map(|line| line.split_once(&mark));

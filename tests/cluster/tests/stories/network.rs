@@ -134,9 +134,9 @@ pub(crate) fn a_service_is_reached_by_its_name_across_machines(world: &mut World
         .lab
         .kubectl(&["delete", "pod", "shop-1", "shop-2", "client", "--now"])?;
     let refused = "until /bin/busybox wget -T 60 -O - http://shop/ 2>&1 | /bin/busybox grep refused; do /bin/busybox sleep 1; done";
-    cluster.apply("told", &pod("told", "worker-2", refused))?;
-    cluster.pod_log("told", "refused")?;
-    let words = ["delete", "pod/told", "service/shop", "--wait=false"];
+    cluster.apply("caller", &pod("caller", "worker-2", refused))?;
+    cluster.pod_log("caller", "refused")?;
+    let words = ["delete", "pod/caller", "service/shop", "--wait=false"];
     cluster.lab.kubectl(&words)?;
     let (plain, sealed) = (tap.plain(), tap.sealed());
     expect(

@@ -83,9 +83,9 @@ fn let_in(world: &mut World, key: &str) -> Result<()> {
         .unwrap_or_default();
     let request = request.rsplit('/').next().unwrap_or_default();
     let shown = lab.kubectl(&["describe", "csr", request])?;
-    let told = shown.contains("NOTHING: it has no TPM") && shown.contains(key);
+    let is_shown = shown.contains("NOTHING: it has no TPM") && shown.contains(key);
     expect(
-        told,
+        is_shown,
         &format!("`kubectl describe csr` does not show the console's key {key}:\n{shown}"),
     )?;
     lab.kubectl(&["certificate", "approve", request])?;

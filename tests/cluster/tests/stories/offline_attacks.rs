@@ -127,9 +127,9 @@ pub(crate) fn older_data_behind_the_current_header_is_not_trusted(world: &mut Wo
     let mark = cluster.worker.mark();
     victim.renewed(cluster, "Damaged")?;
     let console = cluster.worker.console_text();
-    let told = console.get(mark..).unwrap_or_default();
+    let new_lines = console.get(mark..).unwrap_or_default();
     expect(
-        told.contains("of generation") && told.contains("the files are an older copy"),
+        new_lines.contains("of generation") && new_lines.contains("the files are an older copy"),
         "the console does not say that the state is older than its header",
     )
 }
@@ -333,10 +333,10 @@ impl Victim {
             if let Some(line) = new.lines().find(stopped) {
                 return Err(Error::Missing(format!("the kernel says {line}")));
             }
-            let told = |line: &&str| {
+            let is_outcome = |line: &&str| {
                 line.contains("state opened generation=") || line.contains("was made anew, for")
             };
-            Ok(new.lines().find(told).map(str::to_owned))
+            Ok(new.lines().find(is_outcome).map(str::to_owned))
         })
     }
 }

@@ -42,12 +42,12 @@ pub(crate) fn an_older_copy_of_the_whole_disk_is_not_trusted(world: &mut World) 
         })?;
     cluster.lab.wait_ready("worker-1", BOOT_LIMIT)?;
     let console = cluster.worker.console_text();
-    let told = console
+    let is_noticed = console
         .get(mark..)
         .unwrap_or(&console)
         .contains("it is an older copy of the disk");
     expect(
-        told,
+        is_noticed,
         "the console does not say that the disk is an older copy",
     )
 }

@@ -374,11 +374,11 @@ fn but_its_signature(request: &[u8]) -> Option<&[u8]> {
     let end = request
         .windows(ECDSA_WITH_SHA256.len())
         .rposition(|bytes| bytes == ECDSA_WITH_SHA256)?;
-    let (told, rest) = request.split_at_checked(end + ECDSA_WITH_SHA256.len())?;
+    let (body, rest) = request.split_at_checked(end + ECDSA_WITH_SHA256.len())?;
     let [0x03, length, 0, signature @ ..] = rest else {
         return None;
     };
-    told.get(3..)
+    body.get(3..)
         .filter(|_| usize::from(*length) == signature.len() + 1)
 }
 

@@ -49,11 +49,11 @@ type Forwarded = (BTreeMap<u32, Vec<u8>>, Vec<String>, Vec<u8>);
 
 fn forward(bytes: &[u8], cut: usize) -> Result<Forwarded, spdy::Fault> {
     let mut session = Session::default();
-    let (mut input, mut other, mut told) =
+    let (mut input, mut other, mut answered) =
         (BTreeMap::<u32, Vec<u8>>::new(), Vec::new(), Vec::new());
     for piece in bytes.chunks(cut.max(1)) {
         let mut rest = piece;
-        while let (used, Some(event)) = session.take(rest, &mut told)? {
+        while let (used, Some(event)) = session.take(rest, &mut answered)? {
             match event {
                 forward::Event::Input {
                     connection,
@@ -70,7 +70,7 @@ fn forward(bytes: &[u8], cut: usize) -> Result<Forwarded, spdy::Fault> {
                 }
                 // Each third port is closed, so that refusals are met, too.
                 forward::Event::Connect { connection, port } if port.is_multiple_of(3) => {
-                    session.refused(connection, "connection refused", &mut told);
+                    session.refused(connection, "connection refused", &mut answered);
                 }
                 event @ (forward::Event::Connect { .. } | forward::Event::Dropped { .. }) => {
                     other.push(format!("{event:?}"));
@@ -79,7 +79,7 @@ fn forward(bytes: &[u8], cut: usize) -> Result<Forwarded, spdy::Fault> {
             rest = &rest[used..];
         }
     }
-    Ok((input, other, told))
+    Ok((input, other, answered))
 }
 
 /// Two connections, one of them to a closed port, with input, a ping and both kinds of ends.
@@ -108,10 +108,10 @@ type Commanded = (Vec<u8>, usize, Option<(u16, u16)>, Vec<u8>);
 
 fn command(bytes: &[u8], cut: usize) -> Result<Commanded, spdy::Fault> {
     let mut session = streams::Session::default();
-    let (mut input, mut ends, mut size, mut told) = (Vec::new(), 0, None, Vec::new());
+    let (mut input, mut ends, mut size, mut answered) = (Vec::new(), 0, None, Vec::new());
     for piece in bytes.chunks(cut.max(1)) {
         let mut rest = piece;
-        while let (used, Some(said)) = session.take(rest, &mut told)? {
+        while let (used, Some(said)) = session.take(rest, &mut answered)? {
             match said {
                 ClientMessage::Input(bytes) => input.extend_from_slice(bytes),
                 ClientMessage::EndOfInput => ends += 1,
@@ -121,9 +121,9 @@ fn command(bytes: &[u8], cut: usize) -> Result<Commanded, spdy::Fault> {
         }
     }
     assert!(ends <= 1, "the input ends once");
-    session.output(STDOUT, b"out", &mut told);
-    session.end(b"{}", &mut told);
-    Ok((input, ends, size, told))
+    session.output(STDOUT, b"out", &mut answered);
+    session.end(b"{}", &mut answered);
+    Ok((input, ends, size, answered))
 }
 
 /// All streams of a command, one twice, with input, a size in two frames, a ping and the end of the

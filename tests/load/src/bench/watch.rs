@@ -33,14 +33,14 @@ pub(super) async fn latency(site: &Site, report: &mut Report) -> Result<()> {
     let path = format!("{COLLECTION}?watch=1&resourceVersion={}", now(site).await?);
     let mut lines = site.access()?.connect().await?.watch(&path).await?;
     let heard: Rc<RefCell<Vec<Instant>>> = Rc::default();
-    let told = heard.clone();
+    let received = heard.clone();
     let watching = tokio::task::spawn_local(async move {
-        while told.borrow().len() < SAMPLES {
+        while received.borrow().len() < SAMPLES {
             lines
                 .next()
                 .await?
                 .ok_or_else(|| failed(&"the watch ended"))?;
-            told.borrow_mut().push(Instant::now());
+            received.borrow_mut().push(Instant::now());
         }
         Ok::<_, Error>(())
     });

@@ -46,8 +46,8 @@ fn subject_of(subject: &str) -> Result<(), String> {
     let verb = summary.split_whitespace().next().unwrap_or_default();
     let third_person =
         verb.ends_with('s') && !["ss", "us", "as"].iter().any(|end| verb.ends_with(end));
-    let told = verb.ends_with("ing") && !["bring", "string", "ring", "ping"].contains(&verb);
-    if verb.is_empty() || third_person || told {
+    let gerund = verb.ends_with("ing") && !["bring", "string", "ring", "ping"].contains(&verb);
+    if verb.is_empty() || third_person || gerund {
         return Err(format!(
             "does not begin with an imperative after the room ({verb:?}); \"add\", not \"adds\" or \"adding\""
         ));

@@ -50,9 +50,9 @@ async fn a_watch_returns_existing_objects_and_changes() {
     .await
     .unwrap();
     maps.delete("b", &DeleteParams::default()).await.unwrap();
-    let mut told = Vec::new();
-    while told.len() < 3 {
-        told.push(
+    let mut seen = Vec::new();
+    while seen.len() < 3 {
+        seen.push(
             match within_limit("an event", events.try_next())
                 .await
                 .unwrap()
@@ -67,7 +67,7 @@ async fn a_watch_returns_existing_objects_and_changes() {
         );
     }
     assert_eq!(
-        told,
+        seen,
         [
             ("added", "1".into()),
             ("modified", "2".into()),
@@ -111,9 +111,9 @@ async fn a_watcher_lists_by_stream_and_relists_after_lost_history() {
             .default_backoff()
             .reflect(writer)
     );
-    let mut told = Vec::new();
-    while told.last().is_none_or(|last| last != "done") {
-        told.push(match next(&mut stream).await {
+    let mut seen = Vec::new();
+    while seen.last().is_none_or(|last| last != "done") {
+        seen.push(match next(&mut stream).await {
             watcher::Event::Init => "init".to_owned(),
             watcher::Event::InitApply(map) => map.name_any(),
             watcher::Event::InitDone => "done".to_owned(),
@@ -122,7 +122,7 @@ async fn a_watcher_lists_by_stream_and_relists_after_lost_history() {
             }
         });
     }
-    assert_eq!(told, ["init", "a", "done"]);
+    assert_eq!(seen, ["init", "a", "done"]);
     maps.create(&PostParams::default(), &config_map("b"))
         .await
         .unwrap();

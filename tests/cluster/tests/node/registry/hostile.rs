@@ -65,9 +65,9 @@ async fn a_redirect_to_an_address_of_the_machine_is_not_followed() {
     let to = format!("{}/latest/meta-data/", own.url());
     let registry = Upstream::plain(move |_| Reply::redirect(to.clone())).await;
     let (_dir, agent) = agent(vec![mirrored("registry.example", &registry)], None);
-    let told = refused(&agent, "registry.example/busybox:1").await;
-    assert_eq!(own.seen(), [], "{told}");
-    assert_eq!(registry.seen().len(), 1, "it was asked: {told}");
+    let error = refused(&agent, "registry.example/busybox:1").await;
+    assert_eq!(own.seen(), [], "{error}");
+    assert_eq!(registry.seen().len(), 1, "it was asked: {error}");
 }
 
 #[tokio::test]
@@ -81,8 +81,8 @@ async fn a_redirect_over_tls_reaches_the_machine_no_more_than_one_without() {
     ] {
         let registry = Upstream::tls(&authority, move |_| Reply::redirect(to.clone())).await;
         let (_dir, agent) = agent(vec![known(&registry)], Some(&authority));
-        let told = refused(&agent, &format!("{}/busybox:1", registry.host())).await;
-        assert!(told.contains("only this machine can reach"), "{told}");
+        let error = refused(&agent, &format!("{}/busybox:1", registry.host())).await;
+        assert!(error.contains("only this machine can reach"), "{error}");
     }
     assert_eq!(own.seen(), []);
 }
@@ -93,8 +93,8 @@ async fn a_token_is_not_asked_of_an_address_of_the_machine() {
     let realm = format!("{}/latest/api/token", own.url());
     let registry = Upstream::plain(move |_| Reply::bearer(&realm)).await;
     let (_dir, agent) = agent(vec![mirrored("registry.example", &registry)], None);
-    let told = refused(&agent, "registry.example/busybox:1").await;
-    assert_eq!(own.seen(), [], "{told}");
+    let error = refused(&agent, "registry.example/busybox:1").await;
+    assert_eq!(own.seen(), [], "{error}");
 }
 
 #[tokio::test]
@@ -102,8 +102,8 @@ async fn a_pod_author_cannot_aim_the_client_at_the_machine_itself() {
     let own = Upstream::plain(|_| Reply::ok("")).await;
     let (_dir, agent) = agent(Vec::new(), None);
     for host in [own.host(), "169.254.169.254".into(), "[::1]:1".into()] {
-        let told = refused(&agent, &format!("{host}/busybox:1")).await;
-        assert!(told.contains("only this machine can reach"), "{told}");
+        let error = refused(&agent, &format!("{host}/busybox:1")).await;
+        assert!(error.contains("only this machine can reach"), "{error}");
     }
 }
 
@@ -131,8 +131,8 @@ async fn a_registry_that_never_answers_holds_up_no_other_pod() {
     })
     .await;
     tokio::select! {
-        told = refused(&agent, "other.example/busybox:1") => assert!(told.contains("404"), "{told}"),
-        told = waits.join_next() => panic!("the neighbour had to wait until {told:?}"),
+        error = refused(&agent, "other.example/busybox:1") => assert!(error.contains("404"), "{error}"),
+        error = waits.join_next() => panic!("the neighbour had to wait until {error:?}"),
     }
     assert_eq!(silent.seen().len(), 4, "pulls of one registry at a time");
 }
@@ -149,14 +149,14 @@ async fn a_token_service_elsewhere_gets_no_credential_unless_the_configuration_n
     // The thief's address is allowed: it is a registry, too.
     let list = vec![known(&registry), known(&thief)];
     let (_dir, agent) = agent(list, Some(&authority));
-    let told = refused_with(&agent, &image, &pod).await;
+    let error = refused_with(&agent, &image, &pod).await;
     assert!(
-        told.contains("unauthorized")
-            && told.contains("token_hosts")
-            && told.contains(&thief.host()),
-        "{told}"
+        error.contains("unauthorized")
+            && error.contains("token_hosts")
+            && error.contains(&thief.host()),
+        "{error}"
     );
-    assert!(!told.contains("hunter2"), "{told}");
+    assert!(!error.contains("hunter2"), "{error}");
     assert_eq!(thief.seen(), []);
 
     let list = vec![Registry {
@@ -164,11 +164,11 @@ async fn a_token_service_elsewhere_gets_no_credential_unless_the_configuration_n
         ..known(&registry)
     }];
     let (_dir, agent) = super::hostile::agent(list, Some(&authority));
-    let told = refused_with(&agent, &image, &pod).await;
+    let error = refused_with(&agent, &image, &pod).await;
     assert_eq!(
         thief.authorizations(),
         ["Basic cHVsbGVyOmh1bnRlcjI="],
-        "the positive control: {told}"
+        "the positive control: {error}"
     );
     assert_eq!(
         registry.authorizations(),
@@ -198,10 +198,10 @@ async fn a_challenge_behind_a_redirect_gets_nothing_and_neither_does_its_host() 
         .await;
         let (_dir, agent) = agent(vec![known(&registry), known(&other)], Some(&authority));
         let pod = keys(&registry.host(), "puller", "hunter2");
-        let told = refused_with(&agent, &format!("{}/busybox:1", registry.host()), &pod).await;
-        assert!(told.contains("401"), "{told}");
+        let error = refused_with(&agent, &format!("{}/busybox:1", registry.host()), &pod).await;
+        assert!(error.contains("401"), "{error}");
         assert_eq!(registry.authorizations().len(), 1);
-        assert_eq!(other.seen().len(), 1, "{told}");
+        assert_eq!(other.seen().len(), 1, "{error}");
         assert_eq!(other.authorizations(), [""; 0]);
     }
 }
@@ -224,18 +224,18 @@ async fn a_registry_that_always_asks_for_more_is_asked_twice() {
     assert_eq!(registry.seen().len(), 1);
 
     let realm = Arc::new(std::sync::OnceLock::<String>::new());
-    let told_realm = realm.clone();
+    let sent_realm = realm.clone();
     let registry = Upstream::tls(&authority, move |seen| {
         if seen.target.starts_with("/token") {
             return Reply::ok("{\"token\": \"t\", \"expires_in\": 1}");
         }
-        Reply::bearer(told_realm.get().unwrap())
+        Reply::bearer(sent_realm.get().unwrap())
     })
     .await;
     realm.set(format!("{}/token", registry.url())).unwrap();
     let (_dir, agent) = super::hostile::agent(vec![known(&registry)], Some(&authority));
     let pod = keys(&registry.host(), "puller", "hunter2");
-    let told = refused_with(&agent, &format!("{}/busybox:1", registry.host()), &pod).await;
+    let error = refused_with(&agent, &format!("{}/busybox:1", registry.host()), &pod).await;
     let asked: Vec<String> = registry
         .seen()
         .into_iter()
@@ -244,7 +244,7 @@ async fn a_registry_that_always_asks_for_more_is_asked_twice() {
     assert_eq!(
         asked.len(),
         3,
-        "manifest, token, manifest: {asked:?} {told}"
+        "manifest, token, manifest: {asked:?} {error}"
     );
     assert_eq!(
         asked[1],
@@ -264,8 +264,8 @@ async fn no_credential_is_sent_without_tls() {
         None,
     );
     let pod = keys(&registry.host(), "puller", "hunter2");
-    let told = refused_with(&agent, &format!("{}/busybox:1", registry.host()), &pod).await;
-    assert!(told.contains("never sent over plain http"), "{told}");
+    let error = refused_with(&agent, &format!("{}/busybox:1", registry.host()), &pod).await;
+    assert!(error.contains("never sent over plain http"), "{error}");
     assert_eq!(registry.authorizations(), [""; 0]);
     assert!(!registry.seen().is_empty());
 }
@@ -309,8 +309,11 @@ async fn answers_without_end_and_wrong_documents_are_refused_with_their_cause() 
         ("gone.example/a:1", "404 Not Found (MANIFEST_UNKNOWN)"),
         ("denied.example/a:1", "answered 403 Forbidden"),
     ] {
-        let told = refused(&agent, image).await;
-        assert!(told.contains(words) && !told.contains('\u{1b}'), "{told}");
+        let error = refused(&agent, image).await;
+        assert!(
+            error.contains(words) && !error.contains('\u{1b}'),
+            "{error}"
+        );
     }
 }
 
@@ -319,10 +322,10 @@ async fn a_certificate_of_an_unknown_authority_is_named_as_that() {
     let (ours, theirs) = (Authority::new(), Authority::new());
     let registry = Upstream::tls(&theirs, |_| Reply::ok("{}")).await;
     let (_dir, agent) = agent(vec![known(&registry)], Some(&ours));
-    let told = refused(&agent, &format!("{}/busybox:1", registry.host())).await;
+    let error = refused(&agent, &format!("{}/busybox:1", registry.host())).await;
     assert!(
-        told.contains("a certificate of an unknown authority"),
-        "{told}"
+        error.contains("a certificate of an unknown authority"),
+        "{error}"
     );
     assert_eq!(registry.seen(), []);
 }

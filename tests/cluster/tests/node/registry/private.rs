@@ -213,9 +213,12 @@ async fn a_private_image_is_not_had_by_who_knows_its_digests() {
         for policy in [PullPolicy::Always, PullPolicy::Never] {
             let refused = agent.obtain_image(&name, policy, Keyring::NONE).await;
             let refused = refused.expect_err(image);
-            let told = refused.chain();
+            let error = refused.chain();
             let why = ["is what was sent", "unpack layer", "not present"];
-            assert!(why.iter().any(|why| told.contains(why)), "{image}: {told}");
+            assert!(
+                why.iter().any(|why| error.contains(why)),
+                "{image}: {error}"
+            );
         }
     }
     // A registry that sends all of the bytes has the image, so pods may use it.
@@ -412,14 +415,17 @@ async fn a_layer_that_takes_much_memory_to_unpack_is_refused_by_its_window() {
         let agent = agent(&site, &authority, vec![known(&registry)]);
         let name = format!("{}/team/app:1", registry.host());
         let pulled = agent.ensure_image(&name, PullPolicy::Always).await;
-        let told = pulled.err().map(|error| error.chain());
+        let error = pulled.err().map(|error| error.chain());
         if is_taken {
-            assert_eq!(told, None, "the positive control");
+            assert_eq!(error, None, "the positive control");
             continue;
         }
-        let told = told.expect("it is refused");
+        let error = error.expect("it is refused");
         let words = format!("layer {layer_digest}: a zstd frame has a window of 536870912 bytes");
-        assert!(told.contains(&words) && told.contains("33554432"), "{told}");
+        assert!(
+            error.contains(&words) && error.contains("33554432"),
+            "{error}"
+        );
         let never = agent.ensure_image(&name, PullPolicy::Never).await;
         assert_eq!(never.unwrap_err().class, ErrorClass::ImageNeverPull);
     }

@@ -99,7 +99,7 @@ async fn pull_secrets_of_a_pod_or_of_its_account_fetch_its_image_and_no_other_po
             .unwrap()
             .items
     };
-    let told = eventually("the event of the absent secret", || async {
+    let event = eventually("the event of the absent secret", || async {
         let missing =
             |event: &Event| event.reason.as_deref() == Some("FailedToRetrieveImagePullSecret");
         events()
@@ -108,7 +108,7 @@ async fn pull_secrets_of_a_pod_or_of_its_account_fetch_its_image_and_no_other_po
             .find(missing)
             .and_then(|event| event.message)
     });
-    assert!(told.await.contains("(absent)"));
+    assert!(event.await.contains("(absent)"));
     let all = serde_json::to_string(&events().await).unwrap();
     assert!(
         WORDS.iter().all(|word| !all.contains(word)),

@@ -56,7 +56,7 @@ async fn a_fetch_keeps_no_other_container_of_the_pod_waiting() {
 }
 
 /// What a pod's events of a reason say.
-async fn told(cluster: &Cluster, reason: &str) -> Vec<String> {
+async fn messages(cluster: &Cluster, reason: &str) -> Vec<String> {
     let params = ListParams::default();
     let events = cluster.admin.list::<Event>(Some("default"), &params).await;
     let events = events.unwrap().items.into_iter();
@@ -64,9 +64,9 @@ async fn told(cluster: &Cluster, reason: &str) -> Vec<String> {
     of_it.filter_map(|event| event.message).collect()
 }
 
-/// The bytes of a size as it is told.
-fn bytes(told: &str) -> f64 {
-    let (number, unit) = told.split_once(' ').unwrap();
+/// The bytes of a size as events write it.
+fn bytes(size: &str) -> f64 {
+    let (number, unit) = size.split_once(' ').unwrap();
     let unit = ["B", "KiB", "MiB"].iter().position(|one| *one == unit);
     number.parse::<f64>().unwrap() * f64::powi(1024.0, i32::try_from(unit.unwrap()).unwrap())
 }
@@ -100,7 +100,7 @@ async fn events_tell_of_a_long_pull_by_its_bytes_and_layers() {
 
     let begins = "Pulling image \"slow.example/app:1\": ";
     let far = eventually("the event of a pull that takes long", || async {
-        let all = told(&cluster, "Pulling").await.into_iter();
+        let all = messages(&cluster, "Pulling").await.into_iter();
         let mut far = all.filter_map(|one| Some(one.strip_prefix(begins)?.to_owned()));
         far.next()
     })
@@ -116,7 +116,7 @@ async fn events_tell_of_a_long_pull_by_its_bytes_and_layers() {
     gate.send(true).unwrap();
     cluster.reaches("p", "/phase", json!("Running")).await;
     let pulled = eventually("the end of the pull", || async {
-        told(&cluster, "Pulled").await.pop()
+        messages(&cluster, "Pulled").await.pop()
     });
     assert!(pulled.await.starts_with("Successfully pulled image"));
 }
