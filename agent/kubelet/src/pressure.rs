@@ -206,9 +206,6 @@ mod tests {
     use crate::shared::tests::handle;
     use crate::worker::tests::with_own_engine;
     use agent_pressure::{Least, Level};
-    use agent_runtime::ContainerState;
-    use jiff::Timestamp;
-    use tests_support::containers::container;
 
     /// A pod of this UID whose eviction begins now; whether it has given back what it took.
     fn evicted(shared: &Shared, uid: &str, reason: &'static str) -> Released {
@@ -273,17 +270,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut shared = Arc::into_inner(shared(dir.path())).unwrap();
         shared.config.thresholds = Thresholds {
-            hard: BTreeMap::from([(Signal::MemoryAvailable, Least::Amount(1 << 50))]),
+            hard: BTreeMap::from([(Signal::NodefsAvailable, Least::Amount(1 << 50))]),
             ..Thresholds::none()
         };
-        let (shared, engine) = with_own_engine(Arc::new(shared));
+        let (shared, _) = with_own_engine(Arc::new(shared));
         shared.listed.store(true, Ordering::Release);
         let pod = with_host_port("a");
-        // What it takes is not known: it has no control group.
-        let started_at = Timestamp::now();
-        let state = ContainerState::Running { started_at };
-        let runs = container(pod_ref(&pod).unwrap(), "main", state);
-        engine.seen.lock().unwrap().push(runs);
+        let folder = shared.config.machine.pod_dir("a");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("taken"), [7; 4096]).unwrap();
         let handle = handle(pod);
         let (chosen, released) = (handle.chosen.clone(), handle.released.clone());
         shared.handles().insert("a".to_owned(), handle);

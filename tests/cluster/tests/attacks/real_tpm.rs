@@ -203,7 +203,7 @@ pub(crate) async fn a_real_tpm_joins_and_renews_only_with_what_it_booted() {
     assert_eq!(own.status, 200);
     let first = serial(&lab, "real-1").await;
     let keeping = tokio::spawn(keeper.keep());
-    self::milestone(&mut milestones, "renewed").await;
+    milestone(&mut milestones, "renewed").await;
     assert_ne!(
         serial(&lab, "real-1").await,
         first,
@@ -212,7 +212,7 @@ pub(crate) async fn a_real_tpm_joins_and_renews_only_with_what_it_booted() {
     // A measurement after the configuration makes the node key unusable, for the node and for an
     // attacker on it.
     tpm.extend_pcr(12, Digest::of(b"late")).unwrap();
-    self::milestone(&mut milestones, "failed").await;
+    milestone(&mut milestones, "failed").await;
     keeping.abort();
     refused_for_its_kernel(&lab, &bad).await;
     lab.site.stop();
@@ -228,7 +228,7 @@ async fn refused_for_its_kernel(lab: &Lab, swtpm: &Swtpm) {
         ..
     } = node(lab, swtpm, "real-2", &image).await;
     let trying = tokio::spawn(enroller.enroll());
-    self::milestone(&mut milestones, "refused").await;
+    milestone(&mut milestones, "refused").await;
     let start = Instant::now();
     loop {
         let status = lab.status("real-2").await;
