@@ -325,7 +325,8 @@ async fn list<K: Followed>(
     let take = |item| {
         if let Some((key, Some(object))) = object::<K>(item) {
             let before: Option<Arc<K>> = all.remove(&key);
-            let kept = admitted(&mut anew, &key, before.as_deref(), Some(object));
+            let namespace = object.named(&key).0.to_owned();
+            let kept = admitted(&mut anew, &namespace, &key, before.as_deref(), Some(object));
             all.extend(kept.map(|kept| (key, kept)));
             while let Some(namespace) = anew.shrink() {
                 leave_out(&mut anew, &mut all, &namespace);
@@ -358,15 +359,14 @@ async fn list<K: Followed>(
 /// What is kept of an object that comes, changes or goes. `before`: what is kept of it.
 fn admitted<K: Followed>(
     bytes: &mut KeptBytes<K::Key>,
+    namespace: &str,
     key: &K::Key,
     before: Option<&K>,
     object: Option<K>,
 ) -> Option<Arc<K>> {
-    let (namespace, _) = object.as_ref().or(before)?.named(key);
-    let namespace = namespace.to_owned();
     let share = |object: Option<&K>| object.map_or(0, |object| object.share(key));
     let (was, is) = (share(before), share(object.as_ref()));
-    let is_left_out = bytes.count(&namespace, key, was, is);
+    let is_left_out = bytes.count(namespace, key, was, is);
     let kept = if is_left_out && is > 0 {
         object.as_ref().and_then(K::without_content)
     } else {
@@ -472,12 +472,17 @@ fn take<K: Followed>(
     let Some((key, object)) = object::<K>(changed) else {
         return Ok(());
     };
-    let object = object.filter(|_| stays);
     let before = K::kept(&view.now()).and_then(|all| all.get(&key)).cloned();
+    // Of one that goes, too: where its namespace is left out, nothing may be kept that says it.
+    let named = object.as_ref().or(before.as_deref());
+    let Some(namespace) = named.map(|object| object.named(&key).0.to_owned()) else {
+        return Ok(());
+    };
+    let object = object.filter(|_| stays);
     if let Some(object) = &object {
         log_content(&key, before.as_deref(), object);
     }
-    let kept = admitted(bytes, &key, before.as_deref(), object);
+    let kept = admitted(bytes, &namespace, &key, before.as_deref(), object);
     let mut gone = Vec::new();
     while let Some(namespace) = bytes.shrink() {
         log_left_out::<K>(&namespace);

@@ -77,6 +77,34 @@ fn of_a_namespace_with_too_many_services_keys_are_kept_and_others_lose_nothing()
 }
 
 #[test]
+fn pods_of_a_namespace_with_too_many_are_counted_out_as_they_go() {
+    let spec = json!({"status": {"podIPs": [{"ip": "10.1.0.2"}]}});
+    let mut told = Told::<policy::Pod>::of(50_000, spec);
+    assert_eq!(told.flooded(), 1);
+    for number in 0..200 {
+        told.tell("DELETED", "flood", number);
+    }
+    assert!(told.bytes.is_outdated(), "there is room again");
+    told.tell("DELETED", "shop", 0);
+    assert!(told.bytes.is_empty());
+}
+
+#[test]
+fn namespaces_that_are_left_out_are_counted_out_as_they_go() {
+    let mut told = Told::<policy::Labels>::of(20_000, json!({}));
+    for number in 0..200 {
+        told.tell("ADDED", "flood", number);
+    }
+    assert!(!told.bytes.left_out().is_empty());
+    assert!(!told.bytes.is_outdated());
+    for number in 0..200 {
+        told.tell("DELETED", "flood", number);
+    }
+    assert!(told.bytes.is_outdated(), "there is room again");
+    assert!(told.bytes.is_empty());
+}
+
+#[test]
 fn policies_of_a_namespace_with_too_many_isolate_all_of_its_pods() {
     let spec = json!({"spec": {"podSelector": {"matchLabels": {"app": "web"}}, "ingress": [{}]}});
     let mut told = Told::<policy::Policy>::of(50_000, spec);

@@ -52,6 +52,12 @@ impl<K: Ord + Clone> KeptBytes<K> {
         &self.left_out
     }
 
+    /// Whether there are no objects, not even ones that are left out.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.taken.is_empty() && self.sizes.is_empty()
+    }
+
     /// Whether another list would leave out less or others.
     #[must_use]
     pub fn is_outdated(&self) -> bool {
