@@ -307,6 +307,27 @@ fn a_closed_namespace_whose_selectors_are_not_looked_at_is_closed_in_both_direct
     assert_eq!((closed(&table.ingress), closed(&table.egress)), (1, 1));
 }
 
+#[test]
+fn a_namespace_whose_peers_are_too_many_is_closed_where_its_policies_select_alone() {
+    let mut own = pods(&["shop", "flood"]);
+    let mut selected = Pod::clone(&pod("flood", &json!([])));
+    selected.labels = [("app".to_owned(), "web".to_owned())].into();
+    let address = IpAddr::from([10, 1, 0, 9]);
+    own.insert(address, Arc::new(selected));
+    let rule = Rule {
+        peers: (0..15_000).map(everywhere).collect(),
+        ports: Vec::new(),
+    };
+    let mut world = flooded(rule, 2_000);
+    let policies = world.policies.get_or_insert_default();
+    let flood = policies.get_mut(&key("flood")).unwrap();
+    Arc::make_mut(flood).selects =
+        Selector(vec![("app".to_owned(), Wants::In(vec!["web".to_owned()]))]);
+    let table = fresh(Family::V4, &world, &own);
+    assert_eq!(table.egress.keys().collect::<Vec<_>>(), [&address]);
+    assert_eq!(&*table.egress[&address], "closed");
+}
+
 /// A selector of this many values takes a sixth of the comparisons that a namespace may take.
 const MAX_SELECTOR: usize = budget::MAX_EFFORT / (4 * 6);
 

@@ -31,6 +31,8 @@ pub(crate) struct Part {
     pub(crate) limit: usize,
     /// Comparisons that it takes, if it is made anew; nothing is compared beyond what it may take.
     pub(crate) effort: usize,
+    /// To see which pods its policies select takes too many comparisons, and is not done.
+    pub(crate) unselected: bool,
 }
 
 /// A table, and what the next one is made from.
@@ -41,9 +43,8 @@ pub(crate) struct Plan {
     pub(crate) sets: BTreeMap<Arc<str>, Arc<Set>>,
     /// Namespaces whose pods are closed, and what their policies would take at least.
     pub(crate) closed: BTreeMap<String, usize>,
-    /// Those among them whose policies take too many comparisons: all of their pods are closed, as
-    /// which of them are selected is not looked at.
-    pub(crate) strained: BTreeSet<String>,
+    /// Those among them of which all pods are closed.
+    pub(crate) unselected: BTreeSet<String>,
     /// Bytes of closed namespaces of which the parts are kept for the next plan, and not made anew.
     kept: usize,
 }
@@ -82,6 +83,9 @@ impl Plan {
             self.kept += part.bytes;
             self.made.extend(part.made);
             self.sets.extend(part.sets);
+        }
+        if part.unselected {
+            self.unselected.insert(namespace.clone());
         }
         self.closed.insert(namespace, part.bytes);
     }

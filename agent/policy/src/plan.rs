@@ -176,7 +176,6 @@ impl Maker<'_> {
             let (bytes, effort) = (part.bytes, part.effort);
             parts.insert((*namespace).to_owned(), part);
             let strained = budget.strain(namespace, effort);
-            plan.strained.extend(strained.iter().cloned());
             let large = budget.outline(namespace, bytes);
             for namespace in strained.into_iter().chain(large) {
                 plan.close(namespace, &mut parts, budget.whole());
@@ -199,7 +198,7 @@ impl Maker<'_> {
         for namespace in plan.closed.keys() {
             let all = near(namespace);
             for (address, pod) in pods.get(&**namespace).into_iter().flatten() {
-                if plan.strained.contains(namespace) {
+                if plan.unselected.contains(namespace) {
                     plan.table.close(*address, all);
                 } else {
                     plan.table.close(*address, &selecting(all, pod));
@@ -224,6 +223,7 @@ impl Maker<'_> {
             ..Part::default()
         };
         if part.is_over() {
+            part.unselected = true;
             return part;
         }
         // Pods that the same policies select have the same rules, except for the numbers of their
