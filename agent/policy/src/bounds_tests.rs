@@ -273,7 +273,110 @@ fn a_namespace_whose_peers_are_too_many_for_the_pods_of_all_is_closed_and_no_oth
         (table.chains.contains_key("closed"), table.sets.len())
     };
     assert_eq!(table(1000, 2000), (false, 2));
-    assert_eq!(table(1000, 5000), (true, 1), "too many comparisons");
+    assert_eq!(table(1000, 8000), (true, 1), "too many comparisons");
+    assert_eq!(table(15_000, 8000), (true, 1), "they are not counted on");
+}
+
+/// A selector of this label with this value.
+fn labelled(name: &str, value: &str) -> Selector {
+    Selector(vec![(name.to_owned(), Wants::In(vec![value.to_owned()]))])
+}
+
+fn in_namespace(name: &str, pods: Selector) -> PolicyPeer {
+    PolicyPeer::Pods {
+        namespaces: Some(labelled("name", name)),
+        pods,
+    }
+}
+
+#[test]
+fn pods_of_others_close_no_namespace_that_does_not_select_them() {
+    let own = pods(&["shop", "flood"]);
+    for (name, is_closed) in [("shop", false), ("away", true)] {
+        let peer = |number: u32| in_namespace(name, labelled("app", &number.to_string()));
+        let rule = Rule {
+            peers: (0..1000).map(peer).collect(),
+            ports: named_ports(1),
+        };
+        let mut world = flooded(rule, 20_000);
+        let names = ["away", "flood", "shop"].map(|name| {
+            let labels = BTreeMap::from([("name".to_owned(), name.to_owned())]);
+            (name.to_owned(), Arc::new(labels))
+        });
+        world.namespaces = Some(names.into());
+        let table = fresh(Family::V4, &world, &own);
+        assert_eq!(table.chains.contains_key("closed"), is_closed, "{name}");
+    }
+}
+
+/// A cluster of 1,000 namespaces of 50 pods each.
+fn large() -> World {
+    let names: Vec<String> = (0..1000).map(|number| format!("team-{number}")).collect();
+    let labels = |name: &String| {
+        let labels = BTreeMap::from([("name".to_owned(), name.clone())]);
+        (name.clone(), Arc::new(labels))
+    };
+    let pods = (0..50_000_u32).zip(names.iter().cycle()).map(|(at, name)| {
+        let pod = Pod {
+            namespace: name.clone(),
+            labels: [("app".to_owned(), "web".to_owned())].into(),
+            addresses: vec![Ipv4Addr::from((10 << 24) + (2 << 16) + at).into()],
+            ports: Vec::new(),
+        };
+        (at.to_string(), Arc::new(pod))
+    });
+    World {
+        pods: Some(pods.collect()),
+        namespaces: Some(names.iter().map(labels).collect()),
+        policies: Some(BTreeMap::new()),
+    }
+}
+
+#[test]
+fn usual_policies_of_a_large_cluster_are_in_force() {
+    let mut world = large();
+    let web = || labelled("app", "web");
+    let near = PolicyPeer::Pods {
+        namespaces: None,
+        pods: Selector::default(),
+    };
+    let usual = [
+        vec![near],
+        vec![in_namespace("team-1", web())],
+        vec![
+            in_namespace("team-2", web()),
+            in_namespace("team-3", Selector::default()),
+        ],
+    ];
+    let gateway = (0..80).map(|number| in_namespace(&format!("team-{number}"), web()));
+    let gateway = gateway.collect::<Vec<_>>();
+    let policies = world.policies.get_or_insert_default();
+    let names: Vec<String> = (0..100).map(|number| format!("team-{number}")).collect();
+    for namespace in &names {
+        let lists = usual
+            .iter()
+            .chain(Some(&gateway).filter(|_| namespace == "team-0"));
+        for (number, peers) in lists.enumerate() {
+            let rule = Rule {
+                peers: peers.iter().cloned().collect(),
+                ports: Vec::new(),
+            };
+            let policy = Policy {
+                namespace: namespace.clone(),
+                ingress: Some(vec![rule]),
+                ..Policy::default()
+            };
+            let key = Key {
+                name: number.to_string(),
+                ..key(namespace)
+            };
+            policies.insert(key, Arc::new(policy));
+        }
+    }
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let table = fresh(Family::V4, &world, &pods(&names));
+    assert_eq!(table.ingress.len(), 100);
+    assert!(!table.chains.contains_key("closed"));
 }
 
 #[test]

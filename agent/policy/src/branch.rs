@@ -100,34 +100,12 @@ impl Asked {
 pub(crate) struct Peers {
     pub(crate) digest: Arc<str>,
     pub(crate) list: Arc<[PolicyPeer]>,
-    /// Comparisons with each pod of the policy's own namespace.
-    pub(crate) near: usize,
-    /// Comparisons with each pod and each namespace.
-    pub(crate) far: usize,
 }
 
 impl Peers {
     fn of(namespace: &str, list: Arc<[PolicyPeer]>) -> Self {
-        let (mut near, mut far) = (0_usize, 0_usize);
-        for peer in &*list {
-            match peer {
-                PolicyPeer::Pods {
-                    namespaces: None,
-                    pods,
-                } => near += pods.effort(),
-                PolicyPeer::Pods {
-                    namespaces: Some(namespaces),
-                    pods,
-                } => far += namespaces.effort() + pods.effort(),
-                // All blocks together are compared with each pod at most once.
-                PolicyPeer::Block { .. } => far = far.max(1),
-            }
-        }
         Self {
             digest: named("peers", &(namespace, &list)),
-            // Everybody is in no namespace.
-            far: if list.is_empty() { 1 } else { far },
-            near,
             list,
         }
     }
@@ -215,11 +193,6 @@ impl Content {
             Self::Pods(peers) | Self::NamedPort(peers, ..) => Some(peers),
             Self::Ranges(_) => None,
         }
-    }
-
-    /// Their digest.
-    pub(crate) fn digest(&self) -> Option<&str> {
-        self.peers().map(|peers| &*peers.digest)
     }
 }
 

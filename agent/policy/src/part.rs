@@ -3,6 +3,7 @@
 use crate::branch::{Content, Made, Side};
 use crate::budget::{MAX_EFFORT, of_chain};
 use crate::model::Policy;
+use crate::pods::Counted;
 use crate::table::{Rules, Set, Table};
 use agent_proxy::Key;
 use agent_sys::netlink::filter::{Step, Verdict};
@@ -21,6 +22,8 @@ pub(crate) struct Part {
     /// The sets that chains ask, in the order of their rules, and their names.
     pub(crate) asked: Vec<(Arc<str>, Content)>,
     pub(crate) names: BTreeSet<Arc<str>>,
+    /// What the peers of the last of these take.
+    pub(crate) counted: Option<Counted>,
     pub(crate) sets: BTreeMap<Arc<str>, Arc<Set>>,
     pub(crate) chains: BTreeMap<Arc<str>, Arc<Rules>>,
     pub(crate) ingress: BTreeMap<IpAddr, Arc<str>>,

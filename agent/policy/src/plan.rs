@@ -326,9 +326,8 @@ impl Maker<'_> {
         let branch = made.branches.get(place)?;
         for (name, content) in &branch.sets {
             if part.effort <= MAX_EFFORT && part.names.insert(Arc::clone(name)) {
-                let last = part.asked.last();
-                let again = last.is_some_and(|(_, last)| last.digest() == content.digest());
-                let effort = self.index.effort(namespace, content, again);
+                let counted = &mut part.counted;
+                let effort = self.index.effort(namespace, content, counted);
                 part.effort = part.effort.saturating_add(effort);
                 part.asked.push((Arc::clone(name), content.clone()));
             }

@@ -2,7 +2,8 @@
 
 use crate::blocks::blocks;
 use crate::branch::{Content, Peers};
-use crate::model::{Labels, Pod, PolicyPeer, is_meant};
+use crate::budget::MAX_EFFORT;
+use crate::model::{Labels, Pod, PolicyPeer, Selector, is_meant};
 use crate::table::Set;
 use agent_sys::netlink::Family;
 use agent_sys::netlink::links::octets;
@@ -14,6 +15,8 @@ use std::sync::Arc;
 /// Most addresses with other pods by which sets are brought up to date one by one; beyond, they are
 /// made anew.
 const MOST_CHANGED: usize = 64;
+/// Places of which the marks are read in the time of a comparison.
+const MARKS: usize = 32;
 
 /// An address and a pod that has it.
 pub(crate) type PodAddress = (IpAddr, Arc<Pod>);
@@ -90,6 +93,17 @@ pub(crate) struct Meant {
     changed: Option<Found>,
 }
 
+/// Comparisons for some peers.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    /// That of the peers.
+    digest: Arc<str>,
+    /// To find the pods that they mean.
+    finding: usize,
+    /// To look once at each of these, at most, and at its named ports.
+    reading: usize,
+}
+
 /// The places of these pods, in order.
 #[derive(Debug)]
 struct Found {
@@ -141,27 +155,80 @@ impl<'a> PodIndex<'a> {
     }
 
     /// Comparisons that a set takes for a policy of this namespace, if it is made anew: it follows
-    /// from what is there, not from what is kept. `again`: the set before it has the same peers.
-    pub(crate) fn effort(&self, namespace: &str, content: &Content, again: bool) -> usize {
-        let near = self.near.get(namespace);
-        let (near, near_ports) = near.map_or((0, 0), |near| (near.places.len(), near.ports));
-        let all = self.places.len().saturating_add(self.namespaces.len());
-        let of_peers = |peers: &Peers| {
-            let far = peers.far.saturating_mul(all);
-            peers.near.saturating_mul(near).saturating_add(far)
+    /// from what is there, not from what is kept. `last`: the peers of the set before it.
+    pub(crate) fn effort(
+        &self,
+        namespace: &str,
+        content: &Content,
+        last: &mut Option<Counted>,
+    ) -> usize {
+        let Some(peers) = content.peers() else {
+            return 0;
         };
-        let of_ports = |peers: &Peers| {
-            if peers.far > 0 {
-                all.saturating_add(self.ports)
-            } else {
-                near.saturating_add(near_ports)
-            }
-        };
-        let peers = content.peers().filter(|_| !again).map_or(0, of_peers);
-        match content {
-            Content::Pods(_) | Content::Ranges(_) => peers,
-            Content::NamedPort(own, ..) => peers.saturating_add(of_ports(own)),
+        let again = last.as_ref().filter(|last| last.digest == peers.digest);
+        let is_again = again.is_some();
+        if !is_again {
+            *last = Some(self.count(namespace, peers));
         }
+        let take = |counted: &Counted| {
+            let finding = if is_again { 0 } else { counted.finding };
+            let reading = match content {
+                Content::Pods(_) | Content::Ranges(_) => 0,
+                Content::NamedPort(..) => counted.reading,
+            };
+            finding.saturating_add(reading)
+        };
+        last.as_ref().map_or(0, take)
+    }
+
+    /// What these peers take. Pods count only where a peer's namespaces have them, so that
+    /// nobody's pods close another's namespace that does not select theirs.
+    fn count(&self, own: &str, peers: &Peers) -> Counted {
+        let all = self.places.len().saturating_add(self.ports);
+        let mut counted = Counted {
+            digest: Arc::clone(&peers.digest),
+            finding: self.places.len() / MARKS,
+            reading: if peers.list.is_empty() { all } else { 0 },
+        };
+        let is_block = |peer: &PolicyPeer| matches!(peer, PolicyPeer::Block { .. });
+        if peers.list.iter().any(is_block) {
+            // All blocks together mean each pod at most once.
+            counted.finding = counted.finding.saturating_add(self.places.len());
+            counted.reading = all;
+        }
+        for peer in &*peers.list {
+            let PolicyPeer::Pods { namespaces, pods } = peer else {
+                continue;
+            };
+            // Once here, and once for the set.
+            let looks = namespaces.as_ref().map_or(0, Selector::effort);
+            let looks = looks
+                .saturating_mul(2)
+                .saturating_mul(self.namespaces.len());
+            counted.finding = counted.finding.saturating_add(looks);
+            if counted.finding > MAX_EFFORT {
+                break;
+            }
+            for near in self.theirs(own, namespaces.as_ref()) {
+                let there = near.places.len();
+                let finding = pods.effort().saturating_mul(there);
+                counted.finding = counted.finding.saturating_add(finding);
+                counted.reading = counted.reading.saturating_add(there + near.ports);
+            }
+        }
+        counted.reading = counted.reading.min(all);
+        counted
+    }
+
+    /// The pods of the namespaces that a peer of a policy in this namespace selects.
+    fn theirs(&self, own: &str, namespaces: Option<&Selector>) -> Vec<&Near> {
+        let Some(selector) = namespaces else {
+            return self.near.get(own).into_iter().collect();
+        };
+        let all = self.namespaces.iter();
+        let all = all.filter(|(_, labels)| selector.matches(labels));
+        all.filter_map(|(name, _)| self.near.get(name.as_str()))
+            .collect()
     }
 
     /// The set. `held`: that of the last table. `meant`: what the sets before it have found.
@@ -226,15 +293,7 @@ impl<'a> PodIndex<'a> {
             let PolicyPeer::Pods { namespaces, pods } = peer else {
                 continue;
             };
-            let theirs: Vec<&Near> = match namespaces {
-                None => self.near.get(own).into_iter().collect(),
-                Some(selector) => {
-                    let all = self.namespaces.iter();
-                    let all = all.filter(|(_, labels)| selector.matches(labels));
-                    all.filter_map(|(name, _)| self.near.get(name.as_str()))
-                        .collect()
-                }
-            };
+            let theirs = self.theirs(own, namespaces.as_ref());
             for place in theirs.into_iter().flat_map(|near| &near.places) {
                 let pod = self.places.get(*place);
                 if pod.is_some_and(|(_, pod)| pods.matches(&pod.labels)) {
