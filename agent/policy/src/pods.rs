@@ -165,8 +165,8 @@ impl<'a> PodIndex<'a> {
         let Some(peers) = content.peers() else {
             return 0;
         };
-        let again = last.as_ref().filter(|last| last.digest == peers.digest);
-        let is_again = again.is_some();
+        let same = |last: &Counted| last.digest == peers.digest;
+        let is_again = last.as_ref().is_some_and(same);
         if !is_again {
             *last = Some(self.count(namespace, peers));
         }
