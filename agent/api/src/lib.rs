@@ -2,7 +2,7 @@
 //!
 //! Enter by [`Api`], which the `agent` program implements, and by [`get`], [`post`] and [`send`],
 //! which make its calls. [`list`] takes a list in pages that can be read, [`WatchEvent::read`]
-//! reads a watch, [`Backoff`] says when to ask again. [`events`] records what happened: one task
+//! reads a watch, [`Backoff`] and [`Pace`] say when to ask again. [`events`] records what happened: one task
 //! writes events, and the channel to it is bounded.
 
 mod backoff;
@@ -10,7 +10,7 @@ pub mod events;
 mod list;
 mod watch;
 
-pub use backoff::Backoff;
+pub use backoff::{Backoff, Pace};
 pub use list::list;
 pub use watch::WatchEvent;
 

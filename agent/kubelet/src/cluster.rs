@@ -7,7 +7,7 @@
 //! served and its policies isolate its pods, while its slices, pods and labels mean nobody.
 
 use crate::shared::Shared;
-use agent_api::{ApiError, Backoff, WatchEvent};
+use agent_api::{ApiError, Backoff, Pace, WatchEvent};
 use agent_policy::model as policy;
 use agent_policy::{World, name_namespaces};
 use agent_proxy::{Key, Known, Node, Service, ServiceRange, Slice, View, is_everyones};
@@ -294,12 +294,12 @@ pub(crate) async fn follow(shared: Arc<Shared>, view: View) {
 }
 
 async fn follow_kind<K: Followed>(shared: &Shared, view: &View<K::State>) {
-    let mut pause = Backoff::default();
+    let (mut pause, mut lists) = (Backoff::default(), Pace::default());
     let mut bytes = KeptBytes::of(K::MOST);
     loop {
         match list::<K>(shared, view, &mut bytes).await {
             Ok(version) => {
-                let watched = watch::<K>(shared, view, version, &mut pause, &mut bytes);
+                let watched = watch::<K>(shared, view, version, &mut pause, &mut bytes, &mut lists);
                 if let Err(error) = watched.await {
                     tracing::debug!(path = K::PATH, error = error.chain(), "watch ended");
                 }
@@ -439,6 +439,7 @@ async fn watch<K: Followed>(
     mut version: String,
     pause: &mut Backoff,
     bytes: &mut KeptBytes<K::Key>,
+    lists: &mut Pace,
 ) -> Result<(), ApiError> {
     loop {
         let path = format!(
@@ -452,7 +453,7 @@ async fn watch<K: Followed>(
             take::<K>(view, &line?, &mut version, bytes)?;
         }
         sleep_until(again).await;
-        if bytes.is_outdated() {
+        if bytes.is_outdated() && lists.is_due() {
             return Ok(());
         }
     }

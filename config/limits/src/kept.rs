@@ -58,10 +58,21 @@ impl<K: Ord + Clone> KeptBytes<K> {
         self.taken.is_empty() && self.sizes.is_empty()
     }
 
-    /// Whether another list would leave out less or others.
+    /// Whether another list would bring namespaces back, and leave a quarter free or bring back one
+    /// within three quarters of an equal share: so that an object that comes and goes causes no
+    /// lists.
     #[must_use]
     pub fn is_outdated(&self) -> bool {
-        !self.left_out.is_empty() && self.left_out != self.heaviest()
+        let heaviest = self.heaviest();
+        let back = self.left_out.difference(&heaviest);
+        let back = back.map(|namespace| self.taken.get(namespace).copied().unwrap_or_default());
+        let back: Vec<usize> = back.collect();
+        let most = self.whole / 4 * 3;
+        let share = most / self.taken.len().max(1);
+        let sum = back
+            .iter()
+            .fold(self.sum, |sum, bytes| sum.saturating_add(*bytes));
+        !back.is_empty() && (sum <= most || back.iter().any(|bytes| *bytes <= share))
     }
 
     /// The namespaces without which the others fit.
@@ -206,7 +217,21 @@ mod tests {
         assert_eq!(node.kept(), 45, "its changes are counted, and not kept");
         assert!(!node.bytes.is_outdated());
         node.take((2, 1, 0));
-        assert!(node.bytes.is_outdated(), "the rest of it fits");
+        assert!(!node.bytes.is_outdated(), "the rest of it fits, but barely");
+        node.take((2, 0, 30));
+        assert!(node.bytes.is_outdated(), "there is a margin");
         assert!(node.bytes.anew().left_out().is_empty());
+    }
+
+    #[test]
+    fn one_within_most_of_an_equal_share_comes_back_however_much_others_take() {
+        let mut node = Node::new();
+        node.take((1, 0, 40));
+        node.take((2, 0, 61));
+        assert!(node.bytes.left_out().contains("n2"));
+        node.take((1, 1, 25));
+        node.take((2, 0, 35));
+        assert_eq!(node.kept(), 65);
+        assert!(node.bytes.is_outdated());
     }
 }
