@@ -345,9 +345,10 @@ async fn list<K: Followed>(
         log_left_out::<K>(namespace);
     }
     drop(known);
+    let moved = anew.left_out() != bytes.left_out();
     *bytes = anew;
     view.change(
-        |known| K::kept(known) != Some(&all),
+        |known| moved || K::kept(known) != Some(&all),
         |known| {
             *K::kept_mut(known) = Some(all.clone());
             K::tell(known, bytes.left_out());

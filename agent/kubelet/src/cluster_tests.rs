@@ -11,13 +11,13 @@ fn service(name: &str, version: &str, address: &str) -> Value {
 }
 
 /// Objects of a kind by namespace and number, of which a node keeps so many bytes.
-struct Told<K: Followed> {
+struct Objects<K: Followed> {
     view: View<K::State>,
     bytes: KeptBytes<K::Key>,
     spec: Value,
 }
 
-impl<K: Followed> Told<K>
+impl<K: Followed> Objects<K>
 where
     View<K::State>: Default,
 {
@@ -29,12 +29,17 @@ where
         }
     }
 
-    fn tell(&mut self, kind: &str, namespace: &str, number: usize) {
+    fn object(&self, namespace: &str, number: usize) -> Value {
         let name = format!("{namespace}-{number}");
         let labels = json!({"app": name, "kubernetes.io/service-name": "web"});
         let meta = json!({"namespace": namespace, "name": name, "uid": name, "labels": labels});
         let mut object = self.spec.clone();
         object["metadata"] = meta;
+        object
+    }
+
+    fn change(&mut self, kind: &str, namespace: &str, number: usize) {
+        let object = self.object(namespace, number);
         let line = json!({"type": kind, "object": object}).to_string();
         let mut version = String::new();
         take::<K>(&self.view, line.as_bytes(), &mut version, &mut self.bytes).unwrap();
@@ -42,9 +47,9 @@ where
 
     /// How many objects there are after one of `shop` and many of `flood`.
     fn flooded(&mut self) -> usize {
-        self.tell("ADDED", "shop", 0);
+        self.change("ADDED", "shop", 0);
         for number in 0..200 {
-            self.tell("ADDED", "flood", number);
+            self.change("ADDED", "flood", number);
         }
         assert_eq!(self.bytes.left_out().iter().collect::<Vec<_>>(), ["flood"]);
         K::kept(&self.view.now()).unwrap().len()
@@ -54,9 +59,9 @@ where
 #[test]
 fn of_a_namespace_with_too_many_services_keys_are_kept_and_others_lose_nothing() {
     let spec = json!({"spec": {"clusterIPs": ["10.96.0.1"], "ports": [{"port": 80}]}});
-    let mut told = Told::<Service>::of(50_000, spec);
-    assert_eq!(told.flooded(), 201);
-    let known = told.view.now();
+    let mut objects = Objects::<Service>::of(50_000, spec);
+    assert_eq!(objects.flooded(), 201);
+    let known = objects.view.now();
     let services = known.services.as_ref().unwrap();
     for (key, service) in services {
         let (is_flood, left) = (key.namespace == "flood", service.left_out);
@@ -67,9 +72,9 @@ fn of_a_namespace_with_too_many_services_keys_are_kept_and_others_lose_nothing()
         );
     }
     for number in 1..200 {
-        assert!(!told.bytes.is_outdated(), "{number}");
-        told.tell("DELETED", "flood", number);
-        if told.bytes.is_outdated() {
+        assert!(!objects.bytes.is_outdated(), "{number}");
+        objects.change("DELETED", "flood", number);
+        if objects.bytes.is_outdated() {
             return;
         }
     }
@@ -79,37 +84,37 @@ fn of_a_namespace_with_too_many_services_keys_are_kept_and_others_lose_nothing()
 #[test]
 fn pods_of_a_namespace_with_too_many_are_counted_out_as_they_go() {
     let spec = json!({"status": {"podIPs": [{"ip": "10.1.0.2"}]}});
-    let mut told = Told::<policy::Pod>::of(50_000, spec);
-    assert_eq!(told.flooded(), 1);
+    let mut objects = Objects::<policy::Pod>::of(50_000, spec);
+    assert_eq!(objects.flooded(), 1);
     for number in 0..200 {
-        told.tell("DELETED", "flood", number);
+        objects.change("DELETED", "flood", number);
     }
-    assert!(told.bytes.is_outdated(), "there is room again");
-    told.tell("DELETED", "shop", 0);
-    assert!(told.bytes.is_empty());
+    assert!(objects.bytes.is_outdated(), "there is room again");
+    objects.change("DELETED", "shop", 0);
+    assert!(objects.bytes.is_empty());
 }
 
 #[test]
 fn namespaces_that_are_left_out_are_counted_out_as_they_go() {
-    let mut told = Told::<policy::Labels>::of(20_000, json!({}));
+    let mut objects = Objects::<policy::Labels>::of(20_000, json!({}));
     for number in 0..200 {
-        told.tell("ADDED", "flood", number);
+        objects.change("ADDED", "flood", number);
     }
-    assert!(!told.bytes.left_out().is_empty());
-    assert!(!told.bytes.is_outdated());
+    assert!(!objects.bytes.left_out().is_empty());
+    assert!(!objects.bytes.is_outdated());
     for number in 0..200 {
-        told.tell("DELETED", "flood", number);
+        objects.change("DELETED", "flood", number);
     }
-    assert!(told.bytes.is_outdated(), "there is room again");
-    assert!(told.bytes.is_empty());
+    assert!(objects.bytes.is_outdated(), "there is room again");
+    assert!(objects.bytes.is_empty());
 }
 
 #[test]
 fn policies_of_a_namespace_with_too_many_isolate_all_of_its_pods() {
     let spec = json!({"spec": {"podSelector": {"matchLabels": {"app": "web"}}, "ingress": [{}]}});
-    let mut told = Told::<policy::Policy>::of(50_000, spec);
-    assert_eq!(told.flooded(), 201);
-    let world = told.view.now();
+    let mut objects = Objects::<policy::Policy>::of(50_000, spec);
+    assert_eq!(objects.flooded(), 201);
+    let world = objects.view.now();
     for (key, policy) in world.policies.as_ref().unwrap() {
         let closed = (
             policy.selects.0.is_empty(),
@@ -125,7 +130,7 @@ fn policies_of_a_namespace_with_too_many_isolate_all_of_its_pods() {
 fn slices_and_pods_of_a_namespace_with_too_many_mean_nobody() {
     let endpoint = json!({"addresses": ["10.1.0.2"], "conditions": {}});
     let spec = json!({"addressType": "IPv4", "endpoints": [endpoint]});
-    let mut slices = Told::<Slice>::of(50_000, spec);
+    let mut slices = Objects::<Slice>::of(50_000, spec);
     assert_eq!(slices.flooded(), 201);
     let known = slices.view.now();
     let all = known.slices.as_ref().unwrap();
@@ -133,21 +138,48 @@ fn slices_and_pods_of_a_namespace_with_too_many_mean_nobody() {
     assert_eq!(with_endpoints.count(), 1);
     assert!(known.slices_left_out.contains("flood"));
     let spec = json!({"status": {"podIPs": [{"ip": "10.1.0.2"}]}});
-    assert_eq!(Told::<policy::Pod>::of(50_000, spec).flooded(), 1);
+    assert_eq!(Objects::<policy::Pod>::of(50_000, spec).flooded(), 1);
+}
+
+#[tokio::test]
+async fn a_list_publishes_that_nothing_is_left_out_though_objects_are_the_same() {
+    let endpoint = json!({"addresses": ["10.1.0.2"], "conditions": {}});
+    let spec = json!({"addressType": "IPv4", "endpoints": [endpoint]});
+    let mut slices = Objects::<Slice>::of(50_000, spec);
+    slices.flooded();
+    for number in 0..200 {
+        slices.change("DELETED", "flood", number);
+    }
+    assert!(slices.view.now().slices_left_out.contains("flood"));
+    let dir = tempfile::tempdir().unwrap();
+    let listed = Arc::new(Large(vec![slices.object("shop", 0)]));
+    let shared = shared_of(dir.path(), Vec::new(), listed);
+    let before = slices.view.now();
+    let list = list::<Slice>(&shared, &slices.view, &mut slices.bytes);
+    list.await.unwrap();
+    let known = slices.view.now();
+    assert_eq!(known.slices, before.slices);
+    assert!(known.slices_left_out.is_empty());
 }
 
 #[test]
 fn what_every_pod_needs_is_kept_whatever_else_its_namespace_has() {
     let spec = json!({"spec": {"clusterIPs": ["10.96.0.1"], "ports": [{"port": 443}]}});
-    let mut told = Told::<Service>::of(50_000, spec);
+    let mut objects = Objects::<Service>::of(50_000, spec);
     for number in 0..200 {
-        told.tell("ADDED", "default", number);
+        objects.change("ADDED", "default", number);
     }
     let api = json!({"metadata": {"namespace": "default", "name": "kubernetes"}, "spec": {"ports": [{"port": 443}]}});
     let line = json!({"type": "ADDED", "object": api}).to_string();
     let mut version = String::new();
-    take::<Service>(&told.view, line.as_bytes(), &mut version, &mut told.bytes).unwrap();
-    let known = told.view.now();
+    take::<Service>(
+        &objects.view,
+        line.as_bytes(),
+        &mut version,
+        &mut objects.bytes,
+    )
+    .unwrap();
+    let known = objects.view.now();
     let services = known.services.as_ref().unwrap().values();
     assert_eq!(services.filter(|service| !service.left_out).count(), 1);
 }
@@ -171,7 +203,7 @@ async fn what_a_list_has_too_much_of_is_left_out() {
     assert!(services.all(|service| !service.left_out));
 }
 
-fn told(view: &View, kind: &str, object: &Value) -> (bool, String) {
+fn taken(view: &View, kind: &str, object: &Value) -> (bool, String) {
     let mut changes = view.changes();
     changes.mark_unchanged();
     let mut version = String::new();
@@ -215,12 +247,12 @@ async fn what_is_followed_is_watched_without_a_break() {
 fn changes_are_told_once_and_versions_are_kept() {
     let view = View::default();
     let first = service("web", "7", "10.96.0.1");
-    assert_eq!(told(&view, "ADDED", &first), (true, "7".to_owned()));
+    assert_eq!(taken(&view, "ADDED", &first), (true, "7".to_owned()));
     let same = service("web", "8", "10.96.0.1");
-    assert_eq!(told(&view, "MODIFIED", &same), (false, "8".to_owned()));
+    assert_eq!(taken(&view, "MODIFIED", &same), (false, "8".to_owned()));
     let mark = json!({"metadata": {"resourceVersion": "9"}});
-    assert_eq!(told(&view, "BOOKMARK", &mark), (false, "9".to_owned()));
+    assert_eq!(taken(&view, "BOOKMARK", &mark), (false, "9".to_owned()));
     assert_eq!(view.now().services.as_ref().unwrap().len(), 1);
-    assert!(told(&view, "DELETED", &same).0);
+    assert!(taken(&view, "DELETED", &same).0);
     assert!(view.now().services.as_ref().unwrap().is_empty());
 }
