@@ -28,11 +28,11 @@ const AGAIN: Duration = Duration::from_secs(1);
 const WATCH_SECONDS: u32 = 300;
 
 /// Most bytes of a kind that are kept: of some 100,000 Services, slices of 500,000 endpoints,
-/// 30,000 policies, 150,000 pods and 30,000 namespaces of the usual size.
+/// 30,000 policies, 120,000 pods with 15 labels and 30,000 namespaces of the usual size.
 const SERVICES: usize = 64 << 20;
 const SLICES: usize = 128 << 20;
 const POLICIES: usize = 32 << 20;
-const PODS: usize = 128 << 20;
+const PODS: usize = 256 << 20;
 const NAMESPACES: usize = 16 << 20;
 /// What a namespace takes beside its name and its labels.
 const NAMESPACE: usize = 256;
