@@ -4,7 +4,8 @@
 //!
 //! Of each kind that anyone may make, namespaces share a number of bytes ([`KeptBytes`]). Of one
 //! that is left out the node knows no more than which objects there are: its Services are not
-//! served and its policies isolate its pods, while its slices, pods and labels mean nobody.
+//! served and its policies isolate its pods, while its slices, pods and labels are matched by no
+//! policy and get no traffic.
 
 use crate::shared::Shared;
 use agent_api::{ApiError, Backoff, Pace, WatchEvent};
@@ -69,8 +70,8 @@ trait Followed: Sized + Send + Sync + PartialEq + 'static {
     fn is_without_content(&self) -> bool {
         false
     }
-    /// Tells the namespaces that are left out to those who need to know.
-    fn tell(_known: &mut Self::State, _left_out: &BTreeSet<String>) {}
+    /// Publishes the namespaces that are left out, where others need to know.
+    fn publish_left_out(_known: &mut Self::State, _left_out: &BTreeSet<String>) {}
 }
 
 /// A followed kind: object, key, path, state and field, how an object is read, how much is kept,
@@ -164,7 +165,7 @@ followed!(
             Some(Self::without_content(self))
         }
 
-        fn tell(known: &mut Known, left_out: &BTreeSet<String>) {
+        fn publish_left_out(known: &mut Known, left_out: &BTreeSet<String>) {
             known.slices_left_out.clone_from(left_out);
         }
     }
@@ -351,7 +352,7 @@ async fn list<K: Followed>(
         |known| moved || K::kept(known) != Some(&all),
         |known| {
             *K::kept_mut(known) = Some(all.clone());
-            K::tell(known, bytes.left_out());
+            K::publish_left_out(known, bytes.left_out());
         },
     );
     Ok(version)
@@ -501,7 +502,7 @@ fn take<K: Followed>(
             for namespace in &gone {
                 leave_out(bytes, all, namespace);
             }
-            K::tell(known, bytes.left_out());
+            K::publish_left_out(known, bytes.left_out());
         },
     );
     Ok(())

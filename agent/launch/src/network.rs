@@ -14,8 +14,9 @@ use std::net::IpAddr;
 const LONGEST_NAME: usize = 63;
 /// Longest name that the kernel takes for a host (`HOST_NAME_MAX`).
 const LONGEST_KERNEL_NAME: usize = 64;
-/// Bytes of variables of services beyond which no more are made: a container may have half as many,
-/// also where some take the place of others. A port of a few bytes has five variables.
+/// Bytes of variables of services beyond which no more are made: twice a container's limit, so that
+/// one whose own variables replace some of these is still refused. A port of a few bytes has five
+/// variables.
 const MOST_VARIABLES: usize = 4 << 20;
 /// The head of a hosts file, as upstream's kubelet writes it.
 const HOSTS: &str = "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n\

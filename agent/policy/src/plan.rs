@@ -29,8 +29,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// What it counts as against a comparison to see whether a policy selects a pod, which is done each
-/// time, and to write a port of a rule.
+/// Cost, in comparisons, of matching one policy's selector with one pod, and of writing one port of
+/// a rule.
 const SELECTING: usize = 4;
 const WRITING: usize = 8;
 

@@ -23,12 +23,13 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 /// The label of a service whose names alone are served (upstream's).
 const NAMES_ALONE: &str = "service.kubernetes.io/headless";
 
-/// Most ports of a service, and of a slice: as many as the API lets a slice have.
+/// Most ports of a service, and of a slice: upstream's API takes as many, and objects stored earlier
+/// may have them.
 const MOST_PORTS: usize = 20_000;
 /// Most endpoints of a slice, and nodes and zones that an endpoint is meant for, as the API.
 const MOST_ENDPOINTS: usize = 1000;
 const MOST_HINTS: usize = 8;
-/// Most addresses of a node, and ranges of pod addresses: it may tell any that it likes.
+/// Most addresses of a node, and ranges of pod addresses: a node writes its own status.
 const MOST_OF_NODE: usize = 16;
 /// What an object takes beside its own fields: its key, and its places in maps and indexes.
 const PLACES: usize = 256;
