@@ -25,7 +25,7 @@
 //! Tasks of one pod's `worker`, besides its steps:
 //!
 //! - `starts`: each start of a container; `pull`: each fetch of an image.
-//! - `worker::volumes`: the first set-up of volumes; `worker::evict`: a measurement of disk usage.
+//! - `worker::volumes`: the first set-up of volumes; `worker::evict`: measurements and records.
 //! - `agent_probes`: each container with probes, and each hook that runs.
 //!
 //! Other modules:

@@ -35,6 +35,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use volumes::SetUp;
 
@@ -80,8 +81,9 @@ pub(crate) struct Worker {
     wanted: watch::Receiver<DesiredPod>,
     news: Arc<Notify>,
     chosen: Chosen,
-    /// Whether its eviction is recorded for the next agent.
+    /// Whether its eviction is recorded for the next agent, and the write of that.
     record: evict::Record,
+    writing: JoinSet<std::io::Result<evict::Record>>,
     notes: Notes,
     probes: Probes,
     hooks: Hooks,
@@ -162,6 +164,7 @@ impl Worker {
             news,
             chosen,
             record,
+            writing: JoinSet::new(),
             notes,
             probes,
             hooks,
@@ -252,9 +255,8 @@ impl Worker {
 
     async fn step(&mut self, pod: &Arc<Pod>) -> Next {
         // Before the list of containers, so that starts which have ended are in it.
-        self.record_ended_starts(
-            self.notes.evicted.is_some() || end_of(pod, Timestamp::now()).is_some(),
-        );
+        let ends = self.notes.evicted.is_some() || end_of(pod, Timestamp::now()).is_some();
+        self.record_ended_starts(ends);
         let seen = match self.list_containers().await {
             Ok(seen) => seen,
             Err(error) => return self.unreachable(&error),

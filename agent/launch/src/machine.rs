@@ -33,8 +33,8 @@ pub struct Machine {
 impl Machine {
     /// Where a pod's volumes on the disk are in its own folder, each by its name.
     pub const EMPTY_DIRS: &'static str = "volumes/empty-dir";
-    /// Where the records of evictions that the disk has no room for are below [`Self::run`], each
-    /// in a folder by its pod's UID.
+    /// Where the records of this boot's evictions are below [`Self::run`], each in a folder by its
+    /// pod's UID.
     pub const EVICTIONS: &'static str = "evictions";
 
     /// Links to pods' logs: `/var/log/containers`.
@@ -67,7 +67,8 @@ impl Machine {
         self.run.join("memory").join(uid)
     }
 
-    /// The record of the pod's eviction, where the disk has no room for it.
+    /// The record of the pod's eviction in memory, where neither a full nor a busy disk keeps it
+    /// from being written.
     pub fn eviction_dir(&self, uid: &str) -> PathBuf {
         self.run.join(Self::EVICTIONS).join(uid)
     }

@@ -115,6 +115,10 @@ impl Worker {
     /// whichever fails; false where something is left, to be tried again after
     /// [`Self::release_pause`].
     pub(super) async fn release(&mut self, seen: &[Seen]) -> bool {
+        if self.has_stopped(seen) {
+            // Before anything goes; also after that, until it is on the disk.
+            self.record_eviction(Record::Durable).await;
+        }
         if self.released.is_set() || !self.is_ended_for_good(seen) {
             return true;
         }
@@ -129,7 +133,7 @@ impl Worker {
         if released {
             self.released.set();
             // A disk that was full has room for it now.
-            self.record_eviction().await;
+            self.record_eviction(Record::Durable).await;
         } else {
             self.release_failures = self.release_failures.saturating_add(1);
         }
@@ -199,8 +203,9 @@ impl Worker {
                 return self.unreachable(&error);
             }
         }
-        // Before anything goes: an aborted task may still be making volumes.
+        // Before anything goes: an aborted task may still be making volumes, or writing a record.
         self.supplies.close().await;
+        self.writing.shutdown().await;
         if let Err(error) = self.sandbox.remove(&self.shared).await {
             return self.unreachable(&error);
         }

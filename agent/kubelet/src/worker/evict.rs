@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 /// File in a pod's folder that records its eviction, so that an agent that begins meanwhile ends
 /// the pod as evicted.
@@ -28,12 +29,13 @@ const RECORD: &str = "eviction";
 const NEW_RECORD: &str = "eviction.new";
 /// Longest record; messages have a part for each container.
 const LONGEST: u64 = 1 << 20;
+/// How long a step waits for a record to be written.
+const WRITE: Duration = Duration::from_secs(10);
 
 /// Whether the next agent finds the eviction recorded.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
 pub(super) enum Record {
     /// It does not.
-    #[default]
     Missing,
     /// It does, in this boot.
     Readable,
@@ -72,42 +74,43 @@ impl Worker {
             }
             self.notes.evicted = Some(eviction);
         }
-        self.record_eviction().await;
+        self.record_eviction(Record::Readable).await;
     }
 
-    /// Records the pod's eviction for the next agent: on the disk, or else, as a full disk is no
-    /// reason to keep the pod and has no room before it ends, in memory. To be called until the
-    /// record is on the disk.
+    /// Records the pod's eviction for the next agent: [`Record::Readable`] in memory, as a full or
+    /// busy disk is no reason to keep the pod, [`Record::Durable`] on the disk. To be called until
+    /// it is recorded so; a write that takes longer than [`WRITE`] goes on meanwhile.
     ///
     /// Not for the end of the machine, as no agent begins before the next boot; where the master
     /// does not learn of the eviction, the pod runs again then. Nor for a static pod, see
     /// [`recorded`].
-    pub(super) async fn record_eviction(&mut self) {
-        let is_static = self.shared.config.is_static(&self.pod.uid);
-        let is_recorded = |one: &&Eviction| one.reason != Eviction::SHUTDOWN && !is_static;
+    pub(super) async fn record_eviction(&mut self, wanted: Record) {
+        let (config, uid) = (&self.shared.config, &self.pod.uid);
+        let is_due = self.record < wanted && !config.is_static(uid);
+        let is_recorded = |one: &&Eviction| one.reason != Eviction::SHUTDOWN && is_due;
         let Some(eviction) = self.notes.evicted.as_ref().filter(is_recorded).cloned() else {
             return;
         };
-        let (machine, uid) = (&self.shared.config.machine, &self.pod.uid);
-        for (record, folder) in [
-            (Record::Durable, machine.pod_dir(uid)),
-            (Record::Readable, machine.eviction_dir(uid)),
-        ] {
-            if self.record == record {
-                return;
-            }
-            let eviction = eviction.clone();
-            let write = move || write_record(&folder, &eviction);
-            let written = tokio::task::spawn_blocking(write).await;
-            let Err(error) = written.map_err(io::Error::other).flatten() else {
-                self.record = record;
-                return;
-            };
-            tracing::warn!(
+        let folder = if wanted == Record::Durable {
+            config.machine.pod_dir(uid)
+        } else {
+            config.machine.eviction_dir(uid)
+        };
+        if self.writing.is_empty() {
+            self.writing
+                .spawn_blocking(move || write_record(&folder, &eviction).map(|()| wanted));
+        }
+        let written = match timeout(WRITE, self.writing.join_next()).await {
+            Ok(Some(written)) => written.map_err(io::Error::other).flatten(),
+            Ok(None) | Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        };
+        match written {
+            Ok(record) => self.record = record,
+            Err(error) => tracing::warn!(
                 pod = self.pod.name,
                 error = chain(&error),
                 "cannot write down that the pod is evicted; trying again"
-            );
+            ),
         }
     }
 
@@ -297,6 +300,34 @@ mod tests {
         let cleared = clear_in_turns(&holder.shared, &holder.worker.pod, all);
         cleared.await.unwrap();
         assert!(!in_memory.exists() && !on_disk.exists());
+    }
+
+    /// Needs root, as the pod has a volume in memory.
+    #[tokio::test]
+    async fn an_evicted_pod_ends_without_the_disk_and_gives_back_what_it_took_soon_after() {
+        let mut holder = Box::pin(Holder::new("Always", exited(137))).await;
+        holder.master.away.store(true, Ordering::Relaxed);
+        let on_disk = holder.machine().pod_dir("u").join(RECORD);
+        assert!(holder.worker.chosen.set(eviction(Eviction::PRESSURE)));
+        let pod = holder.pod.clone();
+        holder.worker.evict(&pod, &[], Timestamp::now()).await;
+        assert_eq!(holder.worker.record, Record::Readable);
+        assert!(recorded(&holder.shared.config, "u").is_some() && !on_disk.exists());
+
+        // A disk that takes no record for now.
+        holder.worker.writing.spawn(std::future::pending());
+        tokio::time::pause();
+        let early = timeout(WRITE / 2, Box::pin(holder.step())).await;
+        assert!(early.is_err());
+        assert_eq!(holder.left().len(), 3, "the record comes first");
+        holder.step().await;
+        assert!(holder.has_given_back());
+        assert_eq!(holder.worker.record, Record::Readable);
+        assert_eq!(holder.worker.writing.len(), 1, "one write at a time");
+
+        holder.worker.writing.shutdown().await;
+        holder.step().await;
+        assert!(holder.worker.record == Record::Durable && on_disk.exists());
     }
 
     #[tokio::test]
