@@ -96,17 +96,31 @@ impl StateCluster {
         Ok(())
     }
 
-    /// Keeps the roots of the node's identity, and how it joined.
+    /// Keeps the roots of the node's identity, and how it joined. A state that was bound before
+    /// stays bound by its earlier roots, which [`Self::bind`] has checked. Where a full disk takes
+    /// no newer ones, the node runs, as its evictions make room, and the task of [`Self::spawn`]
+    /// warns and tries again.
     ///
     /// # Errors
-    /// [`Error::File`] if that cannot be written: then no pod may run on the state.
+    /// [`Error::File`] if that cannot be written, and the state is not bound: then no pod may run
+    /// on it.
     pub(crate) fn keep(&self, identity: &Identity) -> Result<(), Error> {
+        // Before the write, which may fail when half of it is there.
+        let was_bound = self.is_bound();
         let kept = self.keep_roots(&identity.pins, &hashes(&identity.roots));
-        kept.map_err(|source| Error::File {
-            what: "write",
-            path: self.data.join(FILE),
-            source,
-        })
+        match kept {
+            Err(source) if !was_bound => Err(Error::File {
+                what: "write",
+                path: self.data.join(FILE),
+                source,
+            }),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Whether the state names its cluster, and, where it lasts, how its machine joined.
+    fn is_bound(&self) -> bool {
+        read_pins(&self.data.join(FILE)).is_some() && self.note.is_written(self.joins)
     }
 
     /// Spawns a task that saves the roots of the node's identity, which came from an accepted

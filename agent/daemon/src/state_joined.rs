@@ -41,6 +41,12 @@ impl JoinNote {
         Ok(self.state()?.and_then(|found| found.state.joined))
     }
 
+    /// Whether this is noted, or the state ends with this boot and has no note.
+    pub(crate) fn is_written(&self, joined: Joined) -> bool {
+        let is_it = |found: Found<'_>| found.state.joined == Some(joined);
+        self.state().is_ok_and(|found| found.is_none_or(is_it))
+    }
+
     /// Notes it; it is on the medium when this returns. A state that ends with this boot has no
     /// generation.
     pub(crate) fn write(&self, joined: Joined) -> io::Result<()> {

@@ -251,6 +251,22 @@ fn start(dir: &Path, document: &str) -> (Option<i32>, String) {
     (running.wait().expect("an end").code(), text)
 }
 
+fn key_of_state() -> GenerationKey {
+    GenerationKey::of(&Zeroizing::new([7; 64]))
+}
+
+/// Writes how the machine joined the cluster of the state, which lasts, into a folder.
+fn note(dir: &Path, joined: Option<Joined>) {
+    let key = key_of_state();
+    let state = Generation {
+        number: 7,
+        joined,
+        ..Generation::default()
+    };
+    std::fs::write(dir.join("generation-key"), key.bytes()).expect("written");
+    std::fs::write(dir.join("generation"), state.text(&key)).expect("written");
+}
+
 /// Who has the board boots the genuine image with user-data of their own: with an issued identity
 /// of the same cluster in the place of an attested join, or with more than the machine's own
 /// user-data says. No master is asked before static pods start.
@@ -260,23 +276,13 @@ fn an_issued_identity_opens_no_state_but_the_one_of_its_own_user_data() {
     let document = cluster.document(&bare(&key), &cluster.certificate(&key, NAME, 2090));
     let dir = tempfile::tempdir().expect("a directory");
     let generation = dir.path().join("generation");
-    let key_of_state = GenerationKey::of(&Zeroizing::new([7; 64]));
-    std::fs::write(dir.path().join("generation-key"), key_of_state.bytes()).expect("written");
-    let note = |joined| {
-        let state = Generation {
-            number: 7,
-            joined,
-            ..Generation::default()
-        };
-        std::fs::write(&generation, state.text(&key_of_state)).expect("written");
-    };
     let noted = || {
         let text = std::fs::read(&generation).expect("read");
-        let state = Generation::read(&text, &key_of_state).expect("a generation");
+        let state = Generation::read(&text, &key_of_state()).expect("a generation");
         state.joined
     };
 
-    note(Some(Joined::Admitted));
+    note(dir.path(), Some(Joined::Admitted));
     let (code, text) = start(dir.path(), &document);
     assert_eq!(code, Some(78), "{text}");
     assert!(
@@ -297,7 +303,7 @@ fn an_issued_identity_opens_no_state_but_the_one_of_its_own_user_data() {
     }
 
     // A new state.
-    note(None);
+    note(dir.path(), None);
     let (code, text) = start(dir.path(), &document);
     assert_eq!(code, None, "{text}");
     assert!(matches!(noted(), Some(Joined::Issued(_))), "{:?}", noted());
@@ -318,6 +324,50 @@ fn an_issued_identity_opens_no_state_but_the_one_of_its_own_user_data() {
     let (code, text) = start(dir.path(), &renewed);
     assert_eq!(code, Some(78), "{text}");
     assert!(text.contains("the record of which one"), "{text}");
+}
+
+/// The cluster's roots change while the disk is full, and the agent starts again: nothing but its
+/// evictions makes room.
+#[test]
+fn a_state_that_can_t_keep_other_roots_runs_its_node_where_it_is_bound_already() {
+    let (cluster, key) = (Cluster::new(), KeyPair::generate().expect("a key"));
+    let document = cluster.document(&bare(&key), &cluster.certificate(&key, NAME, 2090));
+    let dir = tempfile::tempdir().expect("a directory");
+    let roots = dir.path().join("data/cluster-roots");
+    // No roots can be written where they are written first.
+    let full = dir.path().join("data/cluster-roots.new");
+    let is_refused = || {
+        let (code, text) = start(dir.path(), &document);
+        assert_eq!(code, Some(74), "{text}");
+        assert!(text.contains("cannot write"), "{text}");
+    };
+    let is_a_node = || {
+        let (code, text) = start(dir.path(), &document);
+        assert_eq!(code, None, "{text}");
+    };
+
+    // A new state.
+    note(dir.path(), None);
+    std::fs::create_dir_all(&full).expect("made");
+    is_refused();
+    std::fs::remove_dir(&full).expect("removed");
+    is_a_node();
+    let own = std::fs::read_to_string(&roots).expect("its roots");
+    assert!(own.contains(&cluster.pin), "{own}");
+
+    let before = format!("{}\nsha256:{}\n", own.trim_end(), "ab".repeat(32));
+    std::fs::write(&roots, &before).expect("written");
+    std::fs::create_dir(&full).expect("made");
+    is_a_node();
+    let kept = std::fs::read_to_string(&roots).expect("its roots");
+    assert_eq!(kept, before);
+    // A state without the note takes an issued identity and an admission alike.
+    note(dir.path(), None);
+    is_refused();
+    std::fs::remove_dir(&full).expect("removed");
+    is_a_node();
+    let kept = std::fs::read_to_string(&roots).expect("its roots");
+    assert_eq!(kept, own);
 }
 
 /// A wrapped key of the right form, for no TPM.
