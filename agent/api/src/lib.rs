@@ -2,8 +2,8 @@
 //!
 //! Enter by [`Api`], which the `agent` program implements, and by [`get`], [`post`] and [`send`],
 //! which make its calls. [`list`] takes a list in pages that can be read, [`WatchEvent::read`]
-//! reads a watch, [`Backoff`] and [`Pace`] say when to ask again. [`events`] records what happened: one task
-//! writes events, and the channel to it is bounded.
+//! reads a watch, [`Backoff`] and [`Pace`] say when to ask again. [`events`] records what happened:
+//! one task writes events, and the channel to it is bounded.
 
 mod backoff;
 pub mod events;

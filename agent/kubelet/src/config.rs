@@ -1,8 +1,7 @@
 //! Settings of the kubelet.
 
-use crate::notices::Notices;
 use agent_launch::Machine;
-use agent_pressure::Thresholds;
+use agent_pressure::{Notices, Thresholds};
 use agent_proxy::View;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_model::ShutdownGrace;

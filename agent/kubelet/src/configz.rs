@@ -7,12 +7,11 @@ use crate::sandbox::resolver;
 use crate::{garbage, node};
 use agent_cluster::Sandboxes;
 use agent_port::{GRANTED, REFUSED};
-use agent_pressure::Thresholds;
+use agent_pressure::{Thresholds, go_duration};
 use agent_proxy::DOMAIN;
 use agent_runtime::{KEPT_LOGS, LONGEST_LOG};
 use config_model::shutdown::{CRITICAL_PRIORITY, ShutdownGrace, ShutdownGroup};
 use serde_json::{Map, Value, json};
-use std::time::Duration;
 
 /// The answer.
 pub(crate) fn text(config: &Config, sandboxes: &Sandboxes) -> String {
@@ -31,14 +30,14 @@ fn settings(config: &Config) -> Map<String, Value> {
     let shown = json!({
         "authentication": {
             "anonymous": {"enabled": false},
-            "webhook": {"enabled": true, "cacheTTL": written(GRANTED)},
+            "webhook": {"enabled": true, "cacheTTL": go_duration(GRANTED)},
             "x509": {},
         },
         "authorization": {
             "mode": "Webhook",
             "webhook": {
-                "cacheAuthorizedTTL": written(GRANTED),
-                "cacheUnauthorizedTTL": written(REFUSED),
+                "cacheAuthorizedTTL": go_duration(GRANTED),
+                "cacheUnauthorizedTTL": go_duration(REFUSED),
             },
         },
         "cgroupDriver": "cgroupfs",
@@ -52,18 +51,18 @@ fn settings(config: &Config) -> Map<String, Value> {
         "evictionMinimumReclaim": config.thresholds.written_reclaim(),
         "evictionSoft": config.thresholds.written_soft(),
         "evictionSoftGracePeriod": graces(&config.thresholds),
-        "evictionPressureTransitionPeriod": written(config.thresholds.transition),
+        "evictionPressureTransitionPeriod": go_duration(config.thresholds.transition),
         "enableServer": true,
         "imageGCHighThresholdPercent": config.thresholds.images.high,
         "imageGCLowThresholdPercent": config.thresholds.images.low,
-        "imageMinimumGCAge": written(garbage::YOUNG),
+        "imageMinimumGCAge": go_duration(garbage::YOUNG),
         "localStorageCapacityIsolation": true,
         "maxParallelImagePulls": config.parallel_pulls,
         "maxPods": config.max_pods,
         "nodeLeaseDurationSeconds": node::LEASE_SECONDS,
         "nodeStatusMaxImages": node::MAX_IMAGES,
-        "nodeStatusReportFrequency": written(node::REPORT),
-        "nodeStatusUpdateFrequency": written(node::PERIOD),
+        "nodeStatusReportFrequency": go_duration(node::REPORT),
+        "nodeStatusUpdateFrequency": go_duration(node::PERIOD),
         "podLogsDir": config.machine.logs,
         "port": config.port,
         // The master makes the Node, once the machine is proven.
@@ -72,7 +71,7 @@ fn settings(config: &Config) -> Map<String, Value> {
         "rotateCertificates": true,
         "seccompDefault": true,
         "serializeImagePulls": config.parallel_pulls == 1,
-        "syncFrequency": written(RESYNC),
+        "syncFrequency": go_duration(RESYNC),
         "systemReserved": {
             "cpu": format!("{}m", config.reserved_cpu_millis),
             "ephemeral-storage": config.reserved_storage.to_string(),
@@ -88,8 +87,8 @@ fn shutdown(grace: &ShutdownGrace) -> Map<String, Value> {
     let groups = grace.groups();
     let shown = match groups {
         [all, critical] if (all.from, critical.from) == (0, CRITICAL_PRIORITY) => json!({
-            "shutdownGracePeriod": written(all.time + critical.time),
-            "shutdownGracePeriodCriticalPods": written(critical.time),
+            "shutdownGracePeriod": go_duration(all.time + critical.time),
+            "shutdownGracePeriodCriticalPods": go_duration(critical.time),
         }),
         _ => {
             let one = |group: &ShutdownGroup| {
@@ -106,19 +105,8 @@ fn shutdown(grace: &ShutdownGrace) -> Map<String, Value> {
 /// Grace periods of soft thresholds, by the signals' names.
 fn graces(thresholds: &Thresholds) -> Value {
     let soft = thresholds.soft.iter();
-    soft.map(|(signal, soft)| (signal.name().to_owned(), json!(written(soft.grace))))
+    soft.map(|(signal, soft)| (signal.name().to_owned(), json!(go_duration(soft.grace))))
         .collect()
-}
-
-/// Whole seconds as Go writes durations, which is their form in upstream's API.
-pub(crate) fn written(time: Duration) -> String {
-    let all = time.as_secs();
-    let (hours, minutes, seconds) = (all / 3600, all / 60 % 60, all % 60);
-    match (hours, minutes) {
-        (0, 0) => format!("{seconds}s"),
-        (0, _) => format!("{minutes}m{seconds}s"),
-        _ => format!("{hours}h{minutes}m{seconds}s"),
-    }
 }
 
 #[cfg(test)]
@@ -126,6 +114,7 @@ mod tests {
     use super::*;
     use agent_pressure::{Least, Signal, Soft};
     use std::collections::BTreeMap;
+    use std::time::Duration;
 
     #[test]
     fn settings_are_shown_in_the_forms_of_upstream() {
@@ -186,8 +175,8 @@ mod tests {
         ]);
         assert_eq!(shown.get("shutdownGracePeriodByPodPriority"), Some(&all));
         assert_eq!(shown.len(), 1);
-        assert_eq!(written(Duration::from_secs(3_600)), "1h0m0s");
-        assert_eq!(written(Duration::ZERO), "0s");
+        assert_eq!(go_duration(Duration::from_secs(3_600)), "1h0m0s");
+        assert_eq!(go_duration(Duration::ZERO), "0s");
     }
     #[test]
     fn a_node_that_serves_no_names_tells_of_no_resolver() {

@@ -2,7 +2,7 @@
 
 use crate::shared::Shared;
 use agent_images::Reference;
-use agent_pressure::ImageMarks;
+use agent_pressure::binary_size;
 use agent_resources::Disk;
 use agent_runtime::{Container, Error, Image};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodSpec};
@@ -58,24 +58,11 @@ impl Swept {
         (self.freed < self.wanted).then(|| {
             format!(
                 "Insufficient free disk space on the node's image filesystem ({percent}% of {} used). Failed to free sufficient space by deleting unused images (freed {} bytes). Investigate disk usage, as it could be used by active images, logs, volumes, or other data.",
-                written(size),
+                binary_size(size),
                 self.freed
             )
         })
     }
-}
-
-/// A size in the largest binary unit that it reaches, with one decimal.
-pub(crate) fn written(size: u64) -> String {
-    let units = ["EiB", "PiB", "TiB", "GiB", "MiB", "KiB"].into_iter();
-    let mut units = units.zip([60, 50, 40, 30, 20, 10]);
-    units.find(|(_, bits)| size >> bits > 0).map_or_else(
-        || format!("{size}.0 B"),
-        |(unit, bits)| {
-            let tenths = (u128::from(size) * 10 + (1 << (bits - 1))) >> bits;
-            format!("{}.{} {unit}", tenths / 10, tenths % 10)
-        },
-    )
 }
 
 /// Checks the disk periodically, for ever.
@@ -119,7 +106,11 @@ pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<Swept, Error> {
     let space = shared.facts.space();
     let (chosen, wanted) = match goal {
         Goal::Marks => {
-            let wanted = excess(space, shared.config.thresholds.images);
+            let wanted = shared
+                .config
+                .thresholds
+                .images
+                .excess(space.size, space.free);
             (surplus(&unused, wanted), wanted)
         }
         Goal::All => (unused, 0),
@@ -219,16 +210,6 @@ fn id(image: &Image) -> String {
     format!("{name}@{}", image.digest)
 }
 
-/// What is to be freed to bring the disk below the lower mark; nothing below the higher.
-fn excess(space: Disk, marks: ImageMarks) -> u64 {
-    let in_use = space.size.saturating_sub(space.free);
-    let never = space.size == 0 || marks.high >= 100;
-    if never || in_use < space.size / 100 * marks.high {
-        return 0;
-    }
-    in_use.saturating_sub(space.size / 100 * marks.low)
-}
-
 /// The first of the images whose removal frees so much.
 fn surplus<'a>(unused: &[&'a Image], mut excess: u64) -> Vec<&'a Image> {
     let mut chosen = Vec::new();
@@ -247,7 +228,7 @@ mod tests {
     use super::*;
     use crate::kubelet::tests::{shared, with_host_port};
     use crate::shared::tests::handle;
-    use agent_pressure::Thresholds;
+    use agent_pressure::{ImageMarks, Thresholds};
     use agent_runtime::{ContainerState, PodRef};
     use serde_json::json;
     use tests_support::containers::container;
@@ -267,6 +248,10 @@ mod tests {
             free: 1000 - percent * 10,
             ..Disk::default()
         }
+    }
+
+    fn excess(space: Disk, marks: ImageMarks) -> u64 {
+        marks.excess(space.size, space.free)
     }
 
     #[test]
@@ -385,7 +370,7 @@ mod tests {
             (28_346_784_153, "26.4 GiB"),
             (u64::MAX, "16.0 EiB"),
         ] {
-            assert_eq!(written(size), text);
+            assert_eq!(binary_size(size), text);
         }
     }
 }

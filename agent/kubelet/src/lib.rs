@@ -32,7 +32,7 @@
 //!
 //! - A pod: `desired` and `handle` (between `pods` and `worker`), `sandbox`, `supplies` (volumes,
 //!   config maps, secrets, tokens), `cleanup`, `progress` (events of a long pull), `names`.
-//! - The node: `preemption`, `shutdown` (graceful node shutdown) and `notices`.
+//! - The node: `preemption` and `shutdown` (graceful node shutdown).
 //! - All: `kubelet` (makes and runs the tasks), `shared` (what they share), `config`, `configz`
 //!   (`/configz`), `drain`, `decoders` (for fuzz targets).
 //!
@@ -56,7 +56,6 @@ mod links;
 mod mirrors;
 mod names;
 mod node;
-mod notices;
 mod oom;
 mod pods;
 mod preemption;
@@ -72,8 +71,7 @@ mod supplies;
 mod worker;
 
 pub use agent_launch::Machine;
-pub use agent_pressure::{ImageMarks, Least, Signal, Soft, Thresholds};
+pub use agent_pressure::{ImageMarks, Least, Notice, Notices, Signal, Soft, Thresholds};
 pub use config::{Config, DEFAULT_MAX_PODS, PORT};
 pub use drain::{Drain, Drained};
 pub use kubelet::{BLOCKED_BY_WALKS, Kubelet};
-pub use notices::{Notice, Notices};

@@ -8,12 +8,11 @@
 
 use crate::capacity;
 use crate::config::Config;
-use crate::notices::{Notice, news};
 use crate::sandbox::HANDLERS;
 use crate::shared::Shared;
 use crate::shutdown;
 use agent_api::{ApiError, JSON, STRATEGIC_MERGE, get, send};
-use agent_pressure::{Condition, node_events};
+use agent_pressure::{Condition, Notice, news, node_events};
 use agent_resources::machine::Facts;
 use agent_runtime::Image;
 use config_kube::identity::{ARCH_LABELS, NODE_LEASE_NAMESPACE, OS, OS_LABELS};

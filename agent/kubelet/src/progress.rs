@@ -1,8 +1,7 @@
 //! What the events of a pod say of a pull that takes long: how far it is. Upstream tells its
 //! beginning and its end; what comes between has the reason of the beginning.
 
-use crate::configz::written as time;
-use crate::garbage::written as bytes;
+use agent_pressure::{binary_size as bytes, go_duration as time};
 use agent_runtime::Progress;
 use std::pin::pin;
 use std::time::Duration;

@@ -166,6 +166,20 @@ pub struct ImageMarks {
     pub low: u64,
 }
 
+impl ImageMarks {
+    /// Bytes to be freed to bring a disk of so many bytes below the lower mark; nothing below the
+    /// higher.
+    #[must_use]
+    pub fn excess(self, size: u64, free: u64) -> u64 {
+        let in_use = size.saturating_sub(free);
+        let never = size == 0 || self.high >= 100;
+        if never || in_use < size / 100 * self.high {
+            return 0;
+        }
+        in_use.saturating_sub(size / 100 * self.low)
+    }
+}
+
 /// A threshold below which the node may be for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Soft {

@@ -23,8 +23,8 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 /// The label of a service whose names alone are served (upstream's).
 const NAMES_ALONE: &str = "service.kubernetes.io/headless";
 
-/// Most ports of a service, and of a slice: upstream's API takes as many, and objects stored earlier
-/// may have them.
+/// Most ports of a service, and of a slice: upstream's API takes as many, and objects stored
+/// earlier may have them.
 const MOST_PORTS: usize = 20_000;
 /// Most endpoints of a slice, and nodes and zones that an endpoint is meant for, as the API.
 const MOST_ENDPOINTS: usize = 1000;

@@ -30,7 +30,8 @@ impl Notices {
     }
 
     /// All conditions as they are now.
-    pub(crate) fn all(&self) -> BTreeMap<&'static str, Notice> {
+    #[must_use]
+    pub fn all(&self) -> BTreeMap<&'static str, Notice> {
         self.0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -40,7 +41,8 @@ impl Notices {
 
 /// The conditions to report: those that hold and were not reported so, and those that ceased to
 /// hold.
-pub(crate) fn news(
+#[must_use]
+pub fn news(
     reported: &BTreeMap<&'static str, Notice>,
     now: &BTreeMap<&'static str, Notice>,
 ) -> Vec<Notice> {
