@@ -1,10 +1,11 @@
 //! Checks an object against its schema: unknown fields are removed and reported, wrong types are
 //! faults.
 
-use super::{Integer, Node, Schemas, UNSET_TIME};
+use super::{Integer, Node, Schemas, UNSET_MICRO_TIME, UNSET_TIME};
 use crate::error::shown;
 use crate::quantity::Quantity;
 use base64::Engine;
+use jiff::Timestamp;
 use serde_json::{Map, Value};
 use std::fmt::{self, Write as _};
 
@@ -77,7 +78,7 @@ impl Schemas {
     /// Checks an object against the definition `name`, removes unknown fields, nulls, empty maps
     /// and the zero values that upstream's types leave out, puts the zero value of its type in
     /// place of a null in a list and of a required time that is not set, and writes each quantity
-    /// in its canonical form.
+    /// and each `MicroTime` in its canonical form.
     ///
     /// Guarantee: what has no fault can be read as the type of the definition. Everybody who
     /// follows the kind reads it, so one object that cannot be read would concern all.
@@ -90,7 +91,8 @@ impl Schemas {
         checked
     }
 
-    /// Writes each quantity of an object in its canonical form and changes nothing else.
+    /// Writes each quantity and each `MicroTime` of an object in its canonical form and changes
+    /// nothing else.
     pub fn canonical(&self, name: &str, object: &mut Map<String, Value>) {
         if let Some(index) = self.names.get(name) {
             self.canonical_fields(*index, object);
@@ -124,6 +126,11 @@ impl Schemas {
             (Node::Quantity, _) => {
                 if let Some(quantity) = Quantity::read(value) {
                     rewrite(value, quantity);
+                }
+            }
+            (Node::MicroTime, Value::String(text)) => {
+                if let Some(time) = micro_time(text) {
+                    *text = time;
                 }
             }
             _ => {}
@@ -171,7 +178,12 @@ impl Schemas {
         });
         for time in &known.times {
             if !object.contains_key(&**time) {
-                object.insert((**time).to_owned(), UNSET_TIME.into());
+                let field = known.fields.get(time);
+                let unset = match field.map(|field| &self.nodes[field.node]) {
+                    Some(Node::MicroTime) => UNSET_MICRO_TIME,
+                    Some(_) | None => UNSET_TIME,
+                };
+                object.insert((**time).to_owned(), unset.into());
             }
         }
     }
@@ -207,6 +219,13 @@ impl Schemas {
                     rewrite(value, quantity);
                 } else {
                     checked.add_wrong(path, "a quantity", value, None);
+                }
+            }
+            (Node::MicroTime, Value::String(text)) => {
+                if let Some(time) = micro_time(text) {
+                    *text = time;
+                } else {
+                    checked.add_wrong(path, TIME, value, None);
                 }
             }
             _ => {
@@ -251,9 +270,11 @@ fn mismatch(node: &Node, value: &Value) -> Option<&'static str> {
         Node::Array(_) => (value.is_null(), "an array"),
         Node::String => (value.is_string() || value.is_null(), "a string"),
         Node::Time => (
-            value.as_str().is_some_and(is_time) || value.is_null(),
-            "an RFC 3339 time",
+            value.as_str().and_then(time).is_some() || value.is_null(),
+            TIME,
         ),
+        // Texts of these, too, never come here.
+        Node::MicroTime => (value.is_null(), TIME),
         Node::Bytes => (
             value.as_str().is_some_and(is_base64) || value.is_null(),
             "base64 text",
@@ -302,12 +323,49 @@ fn restored(node: &Node, value: &Value) -> Option<String> {
         Node::Boolean => format!("cannot convert {name} to bool"),
         Node::Number => format!("cannot convert {name} to float64"),
         Node::Integer(integer) => format!("cannot convert {name} to {}", integer.name()),
-        Node::Time | Node::Bytes | Node::Quantity | Node::IntOrString | Node::Any => return None,
+        Node::Time
+        | Node::MicroTime
+        | Node::Bytes
+        | Node::Quantity
+        | Node::IntOrString
+        | Node::Any => return None,
     })
 }
 
-fn is_time(text: &str) -> bool {
-    text.parse::<jiff::Timestamp>().is_ok()
+/// What is expected of a time.
+const TIME: &str = "an RFC 3339 time";
+
+/// Reads a time in the form of RFC 3339 that Go reads. Clients in Go read a list as a whole: one
+/// object with a time that they cannot read would keep them from all others.
+fn time(text: &str) -> Option<Timestamp> {
+    // The parser reads more: other separators, no seconds, leap seconds, offsets beyond a day.
+    let like = |text: &str, form: &str| {
+        let mut bytes = text.bytes().zip(form.bytes());
+        text.len() == form.len()
+            && bytes.all(|(found, wanted)| {
+                found == wanted || (wanted == b'0' && found.is_ascii_digit())
+            })
+    };
+    let form = "0000-00-00T00:00:00";
+    let (clock, rest) = text.split_at_checked(form.len())?;
+    let zone = rest.strip_prefix('.').map_or(rest, |fraction| {
+        fraction.trim_start_matches(|c: char| c.is_ascii_digit())
+    });
+    let is_offset = like(zone, "+00:00") || like(zone, "-00:00");
+    let has_hours = zone.get(1..3).is_some_and(|hours| hours < "24");
+    if !like(clock, form) || clock.ends_with(":60") || !(zone == "Z" || (is_offset && has_hours)) {
+        return None;
+    }
+    text.parse().ok()
+}
+
+/// A time with microseconds as upstream writes it. Go's `MicroTime` reads exactly six digits of the
+/// fraction. Upstream refuses others; clients in other languages write none, three or nine of them,
+/// so they are rewritten here.
+fn micro_time(text: &str) -> Option<String> {
+    let text = time(text)?.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string();
+    // An offset can lead to a year before the first.
+    time(&text).is_some().then_some(text)
 }
 
 fn is_base64(text: &str) -> bool {
@@ -325,7 +383,7 @@ fn zero(node: &Node) -> Value {
         Node::Integer(_) | Node::Number | Node::IntOrString | Node::Quantity => 0.into(),
         Node::Boolean => false.into(),
         // There are no lists of times.
-        Node::Time | Node::Any => Value::Null,
+        Node::Time | Node::MicroTime | Node::Any => Value::Null,
     }
 }
 
@@ -355,7 +413,9 @@ mod tests {
     use super::*;
     use config_kube::FromJson;
     use config_kube::k8s_openapi::api::apps::v1::Deployment;
+    use config_kube::k8s_openapi::api::coordination::v1::Lease;
     use config_kube::k8s_openapi::api::core::v1::Service;
+    use config_kube::k8s_openapi::api::{core, events};
     use serde_json::json;
 
     fn checked(definition: &Value, object: &Value) -> (Value, Vec<String>) {
@@ -471,6 +531,88 @@ mod tests {
         }
     }
 
+    /// Go reads no list of leases or events in which one has other digits.
+    #[test]
+    fn microseconds_are_written_with_six_digits_whatever_was_sent() {
+        let sources = [
+            Source::of::<Lease>(),
+            Source::of::<core::v1::Event>(),
+            Source::of::<events::v1::Event>(),
+        ];
+        let schemas = Schemas::compile(&definitions(&sources));
+        let [lease, older, newer] = sources.each_ref().map(Source::name);
+        let event = r#"{"eventTime": "TIME", "series": {"count": 2, "lastObservedTime": "TIME"}}"#;
+        let spec = r#"{"spec": {"acquireTime": "TIME", "renewTime": "TIME"}}"#;
+        for (name, text) in [(lease, spec), (older, event), (newer, event)] {
+            let with = |time: &str| -> Map<String, Value> {
+                serde_json::from_str(&text.replace("TIME", time)).unwrap()
+            };
+            for (sent, kept) in [
+                ("2026-01-01T00:00:00Z", "2026-01-01T00:00:00.000000Z"),
+                ("2026-01-01T00:00:00.123Z", "2026-01-01T00:00:00.123000Z"),
+                ("2026-01-01T00:00:00.123456Z", "2026-01-01T00:00:00.123456Z"),
+                (
+                    "2026-01-01T00:00:00.123456789Z",
+                    "2026-01-01T00:00:00.123456Z",
+                ),
+                ("2026-01-01T01:00:00.5+01:00", "2026-01-01T00:00:00.500000Z"),
+            ] {
+                let mut object = with(sent);
+                assert_eq!(schemas.check(name, &mut object), Checked::default());
+                assert_eq!(object, with(kept), "{name}");
+                let mut applied = with(sent);
+                schemas.canonical(name, &mut applied);
+                assert_eq!(applied, with(kept), "{name}");
+            }
+            for bad in ["", "now", "2026-01-01", "0000-01-01T00:00:00+01:00"] {
+                let found = schemas.check(name, &mut with(bad));
+                assert_eq!(found.wrong.len(), 2, "{name}: {bad}");
+            }
+        }
+        let mut untold = Map::new();
+        untold.insert("series".to_owned(), json!({"count": 2}));
+        assert_eq!(schemas.check(newer, &mut untold), Checked::default());
+        assert_eq!(untold["series"]["lastObservedTime"], UNSET_MICRO_TIME);
+    }
+
+    #[test]
+    fn a_time_in_a_form_that_go_does_not_read_is_a_fault() {
+        let time = json!({"type": "string", "format": "date-time"});
+        let definition = json!({"type": "object", "properties": {"time": time}});
+        for good in [
+            "2026-01-01T00:00:00Z",
+            "2026-01-01T00:00:00.123456789Z",
+            "2026-01-01T00:00:00+23:59",
+            "2026-01-01T00:00:00.5-00:30",
+            UNSET_TIME,
+        ] {
+            let object = json!({ "time": good });
+            assert_eq!(checked(&definition, &object), (object, Vec::new()));
+        }
+        for bad in [
+            "",
+            "2026-01-01",
+            "2026-13-01T00:00:00Z",
+            "2026-01-01T24:00:00Z",
+            "2026-01-01 00:00:00Z",
+            "2026-01-01t00:00:00Z",
+            "2026-01-01T00:00:00z",
+            "2026-01-01T00:00Z",
+            "20260101T000000Z",
+            "2026-01-01T00:00:00",
+            "2026-01-01T00:00:00.Z",
+            "2026-01-01T00:00:00,5Z",
+            "2026-01-01T00:00:00+01",
+            "2026-01-01T00:00:00+24:00",
+            "2026-01-01T00:00:00Z[UTC]",
+            "2016-12-31T23:59:60Z",
+            "-000001-01-01T00:00:00Z",
+        ] {
+            let (_, wrong) = checked(&definition, &json!({ "time": bad }));
+            assert_eq!(wrong.len(), 1, "{bad}");
+        }
+    }
+
     #[test]
     fn a_number_beyond_its_type_is_a_fault() {
         let field = |format: &str| json!({"type": "integer", "format": format});
@@ -518,7 +660,8 @@ mod tests {
     fn the_definitions_have_no_list_of_times() {
         let document = serde_json::from_str(include_str!("definitions.json")).unwrap();
         let nodes = Schemas::compile(&document).nodes;
-        let times = |node: &Node| matches!(node, Node::Array(of) if nodes[*of] == Node::Time);
-        assert!(!nodes.iter().any(times));
+        let is_time = |of: usize| matches!(nodes[of], Node::Time | Node::MicroTime);
+        let of_times = |node: &Node| matches!(node, Node::Array(of) if is_time(*of));
+        assert!(!nodes.iter().any(of_times));
     }
 }

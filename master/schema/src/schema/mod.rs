@@ -24,6 +24,8 @@ pub const DEFINITIONS: &str = "#/components/schemas/";
 
 /// The zero value of upstream's times: one that is not set.
 pub const UNSET_TIME: &str = "0001-01-01T00:00:00Z";
+/// The same of upstream's `MicroTime`.
+pub const UNSET_MICRO_TIME: &str = "0001-01-01T00:00:00.000000Z";
 
 /// A known field.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,6 +54,8 @@ enum Node {
     String,
     /// RFC 3339.
     Time,
+    /// RFC 3339 with six digits of the second's fraction.
+    MicroTime,
     /// Base64.
     Bytes,
     Integer(Integer),
@@ -134,6 +138,10 @@ impl Schemas {
     fn node(&mut self, name: &str, schema: &Value, definitions: &Map<String, Value>) -> Node {
         if name.ends_with(".api.resource.Quantity") {
             return Node::Quantity;
+        }
+        // Its schema is that of a time: only its name says how many digits it has.
+        if name.ends_with(".meta.v1.MicroTime") {
+            return Node::MicroTime;
         }
         let format = schema
             .get("format")

@@ -154,7 +154,9 @@ impl<'a> SchemaPosition<'a> {
             Some(Node::String | Node::Bytes) => Shape::Leaf(Leaf::Text),
             Some(Node::Integer(_) | Node::Number) => Shape::Leaf(Leaf::Numeric),
             Some(Node::Boolean) => Shape::Leaf(Leaf::Boolean),
-            Some(Node::Time | Node::Quantity | Node::IntOrString) => Shape::Leaf(Leaf::Any),
+            Some(Node::Time | Node::MicroTime | Node::Quantity | Node::IntOrString) => {
+                Shape::Leaf(Leaf::Any)
+            }
             Some(Node::Any) | None => Shape::Free,
         }
     }

@@ -3,7 +3,7 @@
 
 use super::meta::NameRule;
 use super::{Faults, FieldPath, Fields, get, names, text};
-use crate::schema::UNSET_TIME;
+use crate::schema::{UNSET_MICRO_TIME, UNSET_TIME};
 use serde_json::Value;
 use std::sync::LazyLock;
 
@@ -42,7 +42,7 @@ pub fn has(fields: &Fields, key: &str) -> bool {
 
 /// Whether a time is set: upstream's zero time is none.
 pub fn has_time(fields: &Fields, key: &str) -> bool {
-    !matches!(text(fields, key), "" | UNSET_TIME)
+    !matches!(text(fields, key), "" | UNSET_TIME | UNSET_MICRO_TIME)
 }
 
 /// A string must match a rule.
