@@ -6,7 +6,7 @@ use config_kube::k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use master_schema::cells::AGE;
 use master_schema::object::spec;
 use master_schema::registry::{Kind, Strategy, Subresource, column, words};
-use master_schema::validate::forms::{formed, has, not_negative, optional_choice, word};
+use master_schema::validate::forms::{formed, has, has_time, not_negative, optional_choice, word};
 use master_schema::validate::{Faults, FieldPath, Fields, get, items, labels, names, object, text};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -104,7 +104,7 @@ fn conditions(status: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
             &["False", "True", "Unknown"],
         );
         not_negative(condition, "observedGeneration", &at, faults);
-        if !has(condition, "lastTransitionTime") {
+        if !has_time(condition, "lastTransitionTime") {
             faults.required(&at.field("lastTransitionTime"), "must be set");
         }
         let reason = text(condition, "reason");

@@ -135,9 +135,21 @@ fn series(fields: &Fields, faults: &mut Faults) {
     }
 }
 
+/// An event's series, without a time that is not set: reading the newer version, which requires it,
+/// adds the zero time to a series that the older one stored without.
+fn comparable_series(fields: &Fields) -> Value {
+    let mut series = get(fields, "series").clone();
+    if let Some(series) = series.as_object_mut()
+        && !has_time(series, "lastObservedTime")
+    {
+        series.remove("lastObservedTime");
+    }
+    series
+}
+
 /// In the newer version, everything but the series is immutable.
 pub(super) fn change(new: &Fields, old: &Fields, faults: &mut Faults) {
-    if get(new, "series") != get(old, "series") {
+    if comparable_series(new) != comparable_series(old) {
         series(new, faults);
     }
     for (served, stored) in FIELDS {

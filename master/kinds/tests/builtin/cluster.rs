@@ -2,7 +2,7 @@
 //! upstream.
 
 use crate::common::{
-    change_faults, changed, faults, fields, kind, made, starts, through_faults, warnings,
+    change_faults, changed, checked, faults, fields, kind, made, starts, through_faults, warnings,
 };
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -163,6 +163,30 @@ fn events_are_checked_by_their_version() {
     starts(
         &change_faults(&new, &good("y"), &good("x")),
         &["message: Invalid value: \"y\": field is immutable"],
+    );
+}
+
+/// The newer version requires the time, so its check adds the zero time.
+#[test]
+fn a_series_that_the_older_version_stored_without_a_time_may_stay() {
+    let events = kind("events.k8s.io", "events");
+    let of = |count: u32| {
+        json!({
+            "metadata": {"name": "e", "namespace": "a"}, "regarding": {"namespace": "a"}, "action": "Do",
+            "eventTime": "2026-01-01T00:00:00.000000Z", "type": "Normal", "reason": "R", "note": "n",
+            "reportingController": "c", "reportingInstance": "i", "series": {"count": count},
+        })
+    };
+    let stored = of(2);
+    let sent = checked(&events, &stored);
+    assert_eq!(
+        sent["series"]["lastObservedTime"],
+        "0001-01-01T00:00:00.000000Z"
+    );
+    starts(&change_faults(&events, &sent, &stored), &[]);
+    starts(
+        &change_faults(&events, &checked(&events, &of(3)), &stored),
+        &["series.lastObservedTime: Required value"],
     );
 }
 

@@ -2,6 +2,7 @@
 
 use master_kinds::builtin;
 use master_schema::registry::{Kind, Subresource};
+use master_schema::schema::{Checked, Schemas, definitions};
 use master_schema::validate::{Faults, Fields};
 use serde_json::Value;
 
@@ -16,6 +17,15 @@ pub(crate) fn kind(group: &str, plural: &str) -> Kind {
 /// The fields of an object.
 pub(crate) fn fields(object: &Value) -> Fields {
     object.as_object().cloned().unwrap()
+}
+
+/// An object after the check against its kind's schema, which finds no fault.
+pub(crate) fn checked(kind: &Kind, object: &Value) -> Value {
+    let schemas = Schemas::compile(&definitions(std::slice::from_ref(&kind.source)));
+    let mut fields = fields(object);
+    let found = schemas.check(kind.source.name(), &mut fields);
+    assert_eq!(found, Checked::default());
+    Value::Object(fields)
 }
 
 /// A new object after defaults and strategy.

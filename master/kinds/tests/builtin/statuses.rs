@@ -1,6 +1,6 @@
 //! Changes of workloads' statuses, as their controllers write them.
 
-use crate::common::{fields, kind, messages, short};
+use crate::common::{checked, fields, kind, messages, short};
 use master_schema::registry::{Kind, Subresource};
 use master_schema::validate::{Faults, Fields};
 use serde_json::{Value, json};
@@ -89,6 +89,19 @@ fn status_counts_are_validated() {
         )
         .is_empty()
     );
+}
+
+#[test]
+fn a_condition_of_a_budget_needs_the_time_of_its_transition() {
+    let budgets = kind("policy", "poddisruptionbudgets");
+    let required = &["status.conditions[0].lastTransitionTime Required"][..];
+    for (time, expected) in [(None, required), (Some("2026-01-01T00:00:00Z"), &[])] {
+        let condition = json!({"type": "DisruptionAllowed", "status": "True", "reason": "SufficientPods",
+            "message": "m", "lastTransitionTime": time});
+        let sent = checked(&budgets, &json!({"status": {"conditions": [condition]}}));
+        let faults = restated(&budgets, &json!({}), &sent["status"], &json!({}));
+        assert_eq!(faults, expected, "{time:?}");
+    }
 }
 
 /// The labels of an object after its status was written with others.
