@@ -154,8 +154,8 @@ fn address(value: &Value, kind: &str, at: &FieldPath<'_>, faults: &mut Faults) {
 fn slice_ports(fields: &Fields, faults: &mut Faults) {
     let at = FieldPath::root("ports");
     let ports = items(fields, "ports");
-    if ports.len() > limits::SERVICE_PORTS {
-        faults.too_many(&at, ports.len(), limits::SERVICE_PORTS);
+    if ports.len() > limits::SLICE_PORTS {
+        faults.too_many(&at, ports.len(), limits::SLICE_PORTS);
     }
     let mut seen = HashSet::new();
     for (number, port) in ports.iter().enumerate() {

@@ -195,17 +195,9 @@ fn backend_port(port: Option<&Fields>, at: &FieldPath<'_>, faults: &mut Faults) 
 
 /// Validates an update, including the status.
 pub(crate) fn ingress_update(new: &Fields, old: &Fields, faults: &mut Faults) {
-    if get(new, "status") == get(old, "status") {
-        return;
+    if get(new, "status") != get(old, "status") {
+        load_balancer(new, old, faults);
     }
-    let points = object(new, "status").and_then(|status| object(status, "loadBalancer"));
-    let root = FieldPath::root("status");
-    let at = root.field("loadBalancer");
-    load_balancer(
-        points.map_or(&[][..], |balancer| items(balancer, "ingress")),
-        &at.field("ingress"),
-        faults,
-    );
 }
 
 /// Validates an IngressClass.

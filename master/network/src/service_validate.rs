@@ -321,27 +321,36 @@ pub(crate) fn validate_update(new: &Fields, old: &Fields, faults: &mut Faults) {
         );
     }
     if get(new, "status") != get(old, "status") {
-        status(new, text(after, "type"), faults);
+        status(new, old, text(after, "type"), faults);
     }
 }
 
-fn status(fields: &Fields, kind: &str, faults: &mut Faults) {
-    let root = FieldPath::root("status");
-    let at = root.field("loadBalancer");
-    let at = at.field("ingress");
-    let balancer = object(fields, "status").and_then(|status| object(status, "loadBalancer"));
-    let points = balancer.map_or(&[][..], |balancer| items(balancer, "ingress"));
-    if kind != "LoadBalancer" && !points.is_empty() {
-        faults.forbidden(&at, "may only be used when `spec.type` is \"LoadBalancer\"");
+fn status(new: &Fields, old: &Fields, kind: &str, faults: &mut Faults) {
+    if kind != "LoadBalancer" && !points(new).is_empty() {
+        let root = FieldPath::root("status");
+        let at = root.field("loadBalancer");
+        let words = "may only be used when `spec.type` is \"LoadBalancer\"";
+        faults.forbidden(&at.field("ingress"), words);
         return;
     }
-    load_balancer(points, &at, faults);
+    load_balancer(new, old, faults);
+}
+
+/// The entries of a load balancer's status.
+fn points(fields: &Fields) -> &[Value] {
+    let balancer = object(fields, "status").and_then(|status| object(status, "loadBalancer"));
+    balancer.map_or(&[][..], |balancer| items(balancer, "ingress"))
 }
 
 /// Validates the entries of a load balancer's status, of services and ingresses.
-pub(crate) fn load_balancer(points: &[Value], at: &FieldPath<'_>, faults: &mut Faults) {
-    if points.len() > limits::SERVICE_ADDRESSES {
-        faults.too_many(at, points.len(), limits::SERVICE_ADDRESSES);
+pub(crate) fn load_balancer(new: &Fields, old: &Fields, faults: &mut Faults) {
+    let root = FieldPath::root("status");
+    let at = root.field("loadBalancer");
+    let at = at.field("ingress");
+    let points = points(new);
+    // As many as were stored before there was a limit may stay.
+    if points.len() > limits::SERVICE_ADDRESSES.max(self::points(old).len()) {
+        faults.too_many(&at, points.len(), limits::SERVICE_ADDRESSES);
     }
     for (number, point) in points.iter().enumerate() {
         let (at, Some(point)) = (at.index(number), point.as_object()) else {

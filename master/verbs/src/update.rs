@@ -325,6 +325,7 @@ fn validate(
             let mut known = Faults::default();
             (strategy.validate_through)(subresource, old, old, &mut known);
             faults.forgive_forms(&known);
+            faults.forgive_long(&known);
         }
     }
     faults.into_error(&call.kind.group, &call.kind.kind, &call.target.name)

@@ -29,6 +29,7 @@ mod retired;
 mod rights;
 mod service_for_names;
 mod services_of_all;
+mod stored_lists;
 mod subresources;
 mod taken_nodes;
 mod templates;

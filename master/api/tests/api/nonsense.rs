@@ -426,7 +426,7 @@ const LISTS: &str = r##"
 /api/v1/namespaces/default/endpoints | {"subsets":[LIST]} | {"addresses":[{"ip":"10.1.@"}]} | 1000 | 0 | subsets
 /api/v1/namespaces/default/endpoints | {"subsets":[{"addresses":[LIST]}]} | {"ip":"10.1.@"} | 10000 | 0 | subsets[0].addresses
 /api/v1/namespaces/default/endpoints | {"subsets":[{"addresses":[{"ip":"10.1.0.1"}],"ports":[LIST]}]} | {"name":"p#","port":#} | 1000 | 0 | subsets[0].ports
-/apis/discovery.k8s.io/v1/namespaces/default/endpointslices | {"addressType":"IPv4","endpoints":[],"ports":[LIST]} | {"name":"p#","port":#} | 1000 | 0 | ports
+/apis/discovery.k8s.io/v1/namespaces/default/endpointslices | {"addressType":"IPv4","endpoints":[],"ports":[LIST]} | {"name":"p#","port":#} | 20000 | 0 | ports
 /apis/networking.k8s.io/v1/namespaces/default/networkpolicies | {"spec":{"podSelector":{},"ingress":[LIST]}} | {} | 1000 | 0 | spec.ingress
 /apis/networking.k8s.io/v1/namespaces/default/networkpolicies | {"spec":{"podSelector":{},"egress":[{"to":[LIST]}]}} | {"ipBlock":{"cidr":"10.1.@/32"}} | 1000 | 0 | spec.egress[0].to
 /apis/networking.k8s.io/v1/namespaces/default/networkpolicies | {"spec":{"podSelector":{},"ingress":[{"ports":[LIST]}]}} | {"port":#} | 1000 | 0 | spec.ingress[0].ports

@@ -36,9 +36,11 @@ pub const POD_PORTS: usize = 1_000;
 /// Variables of a container.
 pub const VARIABLES: usize = 10_000;
 
-/// Ports of a Service, of an EndpointSlice (upstream: 20,000) and of a subset of Endpoints: each
-/// endpoint has each of them.
+/// Ports of a Service and of a subset of Endpoints: each endpoint has each of them.
 pub const SERVICE_PORTS: usize = 1_000;
+/// Ports of an EndpointSlice, as upstream: a Service that was stored with more than
+/// [`SERVICE_PORTS`] has slices, too. Nodes read as many.
+pub const SLICE_PORTS: usize = 20_000;
 /// External addresses, source ranges and load balancer points of a Service.
 pub const SERVICE_ADDRESSES: usize = 1_000;
 /// Subsets of Endpoints; each has another list of ports, and slices of its own.
@@ -112,5 +114,46 @@ mod tests {
             all.forgive(&faults(before));
             assert_eq!(all.found().count(), left, "{before} became {now}");
         }
+    }
+
+    /// The faults of lists of so many items, each in an item of another list.
+    fn faults_below(counts: &[usize]) -> Faults {
+        let (mut faults, at) = (Faults::default(), FieldPath::root("rules"));
+        for (number, count) in counts.iter().enumerate() {
+            let fields = json!({ "list": vec![json!({}); *count] });
+            let at = at.index(number);
+            at_most(fields.as_object().unwrap(), "list", 3, &at, &mut faults);
+        }
+        faults
+    }
+
+    #[test]
+    fn a_long_list_may_move_with_the_item_in_which_it_is_and_no_other_becomes_as_long() {
+        for (now, before, left) in [
+            (&[5][..], &[1, 5][..], 0),
+            (&[1, 1, 5], &[1, 5], 0),
+            (&[4, 5], &[5, 4], 0),
+            (&[6], &[1, 5], 1),
+            (&[5, 5], &[1, 5], 1),
+            (&[5, 5], &[4, 5], 1),
+            (&[5, 4], &[1, 5], 2),
+        ] {
+            let mut all = faults_below(now);
+            all.forgive(&faults_below(before));
+            assert_eq!(all.found().count(), left, "{before:?} became {now:?}");
+        }
+    }
+
+    #[test]
+    fn long_lists_are_forgiven_without_other_faults() {
+        let with_another = || {
+            let mut faults = faults(4);
+            faults.forbidden(&FieldPath::root("spec"), "it is");
+            faults
+        };
+        let mut all = with_another();
+        all.forgive_long(&with_another());
+        let left: Vec<_> = all.found().collect();
+        assert_eq!(left, [("spec", "FieldValueForbidden", "Forbidden: it is")]);
     }
 }

@@ -11,6 +11,7 @@ pub mod resource;
 
 use crate::error::{ApiError, Cause, Reason};
 use serde_json::{Map, Value};
+use std::cmp::Reverse;
 use std::{fmt, io};
 
 /// An object's fields.
@@ -94,14 +95,35 @@ pub struct Faults {
 /// A list of more items than allowed.
 #[derive(Debug)]
 struct LongList {
+    /// Its path without the numbers of items, by [`pattern`].
     field: String,
     items: usize,
 }
 
-/// How many items a list has; `None` where it has not more than allowed.
-fn length(lists: &[LongList], field: &str) -> Option<usize> {
-    let found = lists.iter().find(|list| list.field == field);
-    found.map(|list| list.items)
+/// A path with `[*]` for each number of an item: a list stays the same where an item before it is
+/// removed.
+fn pattern(field: &str) -> String {
+    let mut parts = field.split('[');
+    let mut pattern = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let rest = part.trim_start_matches(|c: char| c.is_ascii_digit());
+        let is_number = rest.len() < part.len() && rest.starts_with(']');
+        pattern.push_str(if is_number { "[*" } else { "[" });
+        pattern.push_str(if is_number { rest } else { part });
+    }
+    pattern
+}
+
+/// Whether lists of one pattern are more or longer than the known ones: the longest of them is
+/// compared with the longest known one, the second with the second, and so on.
+fn have_grown(lists: &[LongList], known: &[LongList], pattern: &str) -> bool {
+    let [now, before] = [lists, known].map(|lists| {
+        let found = lists.iter().filter(|list| list.field == pattern);
+        let mut lengths: Vec<usize> = found.map(|list| list.items).collect();
+        lengths.sort_unstable_by_key(|length| Reverse(*length));
+        lengths
+    });
+    now.len() > before.len() || now.iter().zip(&before).any(|(now, before)| now > before)
 }
 
 /// Causes reported at most.
@@ -192,7 +214,7 @@ impl Faults {
         });
         if self.long.len() < MAX_CAUSES {
             self.long.push(LongList {
-                field: at.to_string(),
+                field: pattern(&at.to_string()),
                 items: found,
             });
         }
@@ -230,15 +252,20 @@ impl Faults {
     }
 
     /// Forgets what is also found elsewhere, at the same place for the same value, forms of values
-    /// at any place, and lists that have as many items elsewhere, or more.
+    /// at any place, and lists that have not grown.
     pub fn forgive(&mut self, known: &Self) {
-        let (causes, long) = (&mut self.causes, &self.long);
-        let has_grown = |field: &str| length(long, field) > length(&known.long, field);
-        causes.retain(|cause| {
-            let is_known = known.causes.contains(cause);
-            !is_known && (cause.reason != TOO_MANY || has_grown(&cause.field))
-        });
+        self.causes.retain(|cause| !known.causes.contains(cause));
+        self.forgive_long(known);
         self.forgive_forms(known);
+    }
+
+    /// Forgets lists of more items than allowed that have as many elsewhere, or more, whichever
+    /// item of a list they are in.
+    pub fn forgive_long(&mut self, known: &Self) {
+        let (causes, long) = (&mut self.causes, &self.long);
+        causes.retain(|cause| {
+            cause.reason != TOO_MANY || have_grown(long, &known.long, &pattern(&cause.field))
+        });
     }
 
     /// Forgets forms of values that are also found elsewhere, at any place.
