@@ -115,7 +115,8 @@ fn merge<'k>(
 }
 
 /// A pod's terms about the places of other pods, and about pods that come after it; of equal ones
-/// the first. Each decision about another pod looks at them, too.
+/// one, preferred ones with the sum of their weights. Each decision about another pod looks at
+/// them, too.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Affinity {
     /// Places that it must share.

@@ -85,7 +85,8 @@ fn may_set_on_machine(change: &Change<'_>, node: &str, makes_it: bool) -> bool {
     (is_missing && is_known) || (makes_it && change.label == HOSTNAME_LABEL && is_own_name)
 }
 
-/// On a Node that no Machine stands for (upstream: `NodeRestriction`, but for the host name).
+/// On a Node that no Machine stands for. Stricter than upstream's `NodeRestriction`: no labels but
+/// a kubelet's and those of its two domains, and no host name but its own.
 fn may_set_on_other(change: &Change<'_>, node: &str) -> bool {
     let label = change.label;
     if label == HOSTNAME_LABEL {

@@ -232,7 +232,7 @@ fn pods_whose_named_ports_differ_are_in_different_slices() {
 /// other and with each slice, they would take longer than any test runs.
 #[test]
 fn lists_of_ports_are_not_compared_with_each_other() {
-    const PODS: usize = 2_000;
+    const PODS: usize = 500;
     let mut ports: Vec<PortView> = (0..1_000)
         .map(|number| port(&format!("p{number}"), Target::Number(number)))
         .collect();
