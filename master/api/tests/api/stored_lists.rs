@@ -55,8 +55,8 @@ impl Cluster {
     }
 
     /// The status code of a merge patch, and the message of a refusal.
-    async fn patch(&self, path: &str, patch: &Value) -> (StatusCode, String) {
-        let (status, answer) = self.server.admin_ask(Method::PATCH, path, patch).await;
+    async fn patch(&self, at: &str, patch: &Value) -> (StatusCode, String) {
+        let (status, answer) = self.server.admin_ask(Method::PATCH, at, patch).await;
         let message = answer["message"].as_str().unwrap_or_default();
         (status, message.to_owned())
     }
@@ -78,7 +78,7 @@ async fn a_rule_before_one_with_too_many_peers_can_be_removed() {
     let rule = |count: usize| json!({"from": addresses(count).map(peer).collect::<Vec<_>>()});
     let spec = json!({"podSelector": {}, "ingress": [{}, rule(1)]});
     cluster.create(POLICIES, &spec).await;
-    let (key, path) = (
+    let (key, at) = (
         "networkpolicies.networking.k8s.io/default/a",
         format!("{POLICIES}/a"),
     );
@@ -86,7 +86,7 @@ async fn a_rule_before_one_with_too_many_peers_can_be_removed() {
     cluster.put(key, "/spec/ingress", stored).await;
     for refused in [json!([rule(1002)]), json!([rule(1001), rule(1001)])] {
         let (status, message) = cluster
-            .patch(&path, &json!({"spec": {"ingress": refused}}))
+            .patch(&at, &json!({"spec": {"ingress": refused}}))
             .await;
         assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{message}");
         assert!(
@@ -95,7 +95,7 @@ async fn a_rule_before_one_with_too_many_peers_can_be_removed() {
         );
     }
     let patch = json!({"spec": {"ingress": [rule(1001)]}});
-    assert_eq!(cluster.patch(&path, &patch).await, taken());
+    assert_eq!(cluster.patch(&at, &patch).await, taken());
 }
 
 #[tokio::test]
@@ -114,11 +114,11 @@ async fn a_pod_with_too_long_a_list_is_debugged_and_resized() {
         .put("pods/default/a", "/spec/hostAliases", aliases)
         .await;
     let debugger = json!({"spec": {"ephemeralContainers": [{"name": "e", "image": "x:1"}]}});
-    let path = format!("{PODS}/a/ephemeralcontainers");
-    assert_eq!(cluster.patch(&path, &debugger).await, taken());
+    let at = format!("{PODS}/a/ephemeralcontainers");
+    assert_eq!(cluster.patch(&at, &debugger).await, taken());
     let resized = json!({"spec": {"containers": [container("2")]}});
-    let path = format!("{PODS}/a/resize");
-    assert_eq!(cluster.patch(&path, &resized).await, taken());
+    let at = format!("{PODS}/a/resize");
+    assert_eq!(cluster.patch(&at, &resized).await, taken());
 }
 
 #[tokio::test]
@@ -137,14 +137,12 @@ async fn the_points_of_a_load_balancer_stay_and_shrink() {
             json!({"loadBalancer": {"ingress": points.collect::<Vec<_>>()}})
         };
         cluster.put(key, "/status", balancer(1002)).await;
-        let path = format!("{collection}/a/status");
-        let (status, message) = cluster
-            .patch(&path, &json!({"status": balancer(1003)}))
-            .await;
+        let at = format!("{collection}/a/status");
+        let (status, message) = cluster.patch(&at, &json!({"status": balancer(1003)})).await;
         assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{message}");
         let words = "Too many: 1003: must have at most 1000 items";
         assert!(message.contains(words), "{message}");
         let fewer = json!({"status": balancer(1001)});
-        assert_eq!(cluster.patch(&path, &fewer).await, taken(), "{collection}");
+        assert_eq!(cluster.patch(&at, &fewer).await, taken(), "{collection}");
     }
 }
