@@ -2,13 +2,14 @@
 //! actions.
 //!
 //! One future, without tasks and channels. Controllers take turns, each plans one key per turn, and
-//! none may have more than its share of the writes in progress: neither a controller nor a key
-//! delays the others.
+//! none may have more than its share of the writes in progress. Within a controller namespaces take
+//! turns, and a namespace has a share of its runs ([`crate::queue`]). What a single plan or a step
+//! of a run computes without awaiting still delays all: controllers must bound it.
 
 use crate::controller::{Controller, Now, Plan, Right};
 use crate::figures::{End, Figures};
 use crate::options::Options;
-use crate::queue::{Outcome, Taken, WorkQueue};
+use crate::queue::{MAX_PER_NAMESPACE, Outcome, Taken, WorkQueue};
 use crate::rights;
 use crate::setup::{Changed, Declaration, Setup, Sources};
 use crate::writer::{Stores, Writer};
@@ -23,8 +24,9 @@ use std::time::{Duration, Instant};
 
 /// Runs with writes that may be under way at once.
 const MAX_IN_FLIGHT: usize = 64;
-/// Of these, the share of one controller.
+/// Of these, the share of one controller. A namespace has [`MAX_PER_NAMESPACE`] of it.
 const MAX_PER_CONTROLLER: usize = 16;
+const _: () = assert!(MAX_PER_NAMESPACE < MAX_PER_CONTROLLER);
 /// Keys that are planned before changes are read again.
 const PLANS_PER_ROUND: usize = 64;
 /// What a controller's runs need: the API with its own user.

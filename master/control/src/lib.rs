@@ -15,8 +15,8 @@
 //! - `setup`: one follower and one store per view, however many controllers read it
 //! - `every_kind`: the metadata of objects of every kind, for controllers that can't name the kinds
 //!   they look after
-//! - `queue`: a work queue per controller: a key is never run twice at once, failures back off,
-//!   writes are expectations
+//! - `queue`: a work queue per controller: a key is never run twice at once, namespaces take turns,
+//!   failures back off, writes are expectations
 //! - `driver`: feeds the queues, lets controllers plan in turn, carries out actions
 //! - `writer`: calls to the API that remember what they will show in the stores
 //! - `rights`: a user and a role for each controller

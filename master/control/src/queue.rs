@@ -2,9 +2,13 @@
 //! and the time come in.
 //!
 //! Guarantees: a key is never taken again before its last run has finished; a change that comes
-//! during a run leads to another run; keys are taken in the order in which they became due; the
-//! wait after failures doubles up to a bound; after a write the key waits until the write is seen
-//! (its expectations), or for [`EXPECTATION_TIMEOUT`].
+//! during a run leads to another run; the wait after failures doubles up to a bound; after a write
+//! the key waits until the write is seen (its expectations), or for [`EXPECTATION_TIMEOUT`].
+//!
+//! Namespaces take turns: keys of one namespace are taken in the order in which they became due,
+//! and between two of them each other namespace that has a key due is served once. Keys of
+//! cluster-scoped kinds count as one namespace. At most [`MAX_PER_NAMESPACE`] keys of a namespace
+//! run at once.
 
 use master_client::Key;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -22,6 +26,11 @@ pub const BACKOFF_LAST: Duration = Duration::from_secs(60);
 /// How long a key waits until its write is seen (upstream: `ExpectationsTimeout`): the watch may be
 /// down, or no one follows the object.
 pub const EXPECTATION_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Keys of one namespace that run at once: fewer than a controller's runs, so that long runs in one
+/// namespace leave some to the others. Keys of cluster-scoped kinds have no such bound: no tenant
+/// writes their objects.
+pub const MAX_PER_NAMESPACE: usize = 12;
 
 /// A condition before a key is reconciled again. It checks the stores and is cheap.
 pub type Expectation = Box<dyn Fn() -> bool + Send + Sync>;
@@ -85,11 +94,85 @@ struct Entry {
     earliest: Instant,
 }
 
+/// The keys of one namespace that are due or run.
+#[derive(Default)]
+struct Line {
+    due: VecDeque<Arc<Key>>,
+    running: usize,
+    /// Whether it is among the turns.
+    in_turn: bool,
+}
+
+impl Line {
+    /// Whether a key may be taken.
+    fn is_open(&self, namespace: &str) -> bool {
+        !self.due.is_empty() && (namespace.is_empty() || self.running < MAX_PER_NAMESPACE)
+    }
+}
+
+/// A line for each namespace. One without keys costs nothing.
+#[derive(Default)]
+struct Lines {
+    all: HashMap<Arc<str>, Line>,
+    /// The open lines, each once; the first one is served next.
+    turns: VecDeque<Arc<str>>,
+    /// Keys in all lines.
+    due: usize,
+}
+
+impl Lines {
+    fn push(&mut self, key: &Arc<Key>) {
+        let namespace = key.namespace.as_str();
+        let line = self.all.entry(namespace.into()).or_default();
+        line.due.push_back(Arc::clone(key));
+        self.due += 1;
+        self.settle(namespace);
+    }
+
+    /// Takes a key, which runs from now on.
+    fn pop(&mut self) -> Option<Arc<Key>> {
+        let namespace = self.turns.pop_front()?;
+        let line = self.all.get_mut(&namespace)?;
+        line.in_turn = false;
+        let key = line.due.pop_front()?;
+        line.running += 1;
+        self.due = self.due.saturating_sub(1);
+        self.settle(&namespace);
+        Some(key)
+    }
+
+    /// The run of a key of the namespace ended.
+    fn ended(&mut self, namespace: &str) {
+        if let Some(line) = self.all.get_mut(namespace) {
+            line.running = line.running.saturating_sub(1);
+        }
+        self.settle(namespace);
+    }
+
+    /// Queues the namespace for its turn if its line is open, and forgets it if it is idle.
+    fn settle(&mut self, namespace: &str) {
+        let Some((name, line)) = self.all.get_key_value(namespace) else {
+            return;
+        };
+        if line.due.is_empty() && line.running == 0 {
+            self.all.remove(namespace);
+            return;
+        }
+        if line.in_turn || !line.is_open(namespace) {
+            return;
+        }
+        self.turns.push_back(Arc::clone(name));
+        if let Some(line) = self.all.get_mut(namespace) {
+            line.in_turn = true;
+        }
+    }
+}
+
 /// The queue of one controller. A key that is idle costs nothing.
 #[derive(Default)]
 pub struct WorkQueue {
     entries: HashMap<Arc<Key>, Entry>,
-    line: VecDeque<Arc<Key>>,
+    lines: Lines,
     timers: BTreeSet<(Instant, Arc<Key>)>,
     expecting: BTreeSet<Arc<Key>>,
 }
@@ -98,7 +181,7 @@ impl std::fmt::Debug for WorkQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("WorkQueue")
             .field("keys", &self.entries.len())
-            .field("ready", &self.line.len())
+            .field("ready", &self.lines.due)
             .finish_non_exhaustive()
     }
 }
@@ -122,7 +205,7 @@ impl WorkQueue {
                 earliest: now,
             };
             self.entries.insert(Arc::clone(&key), entry);
-            self.line.push_back(key);
+            self.lines.push(&key);
             return;
         };
         match &mut entry.phase {
@@ -137,10 +220,11 @@ impl WorkQueue {
         }
     }
 
-    /// The next key to reconcile; `None` if nothing is due.
+    /// The next key to reconcile; `None` if nothing is due, or only keys of namespaces whose share
+    /// of the runs is used up.
     pub fn take(&mut self, now: Instant) -> Option<Taken> {
         self.promote(now);
-        let key = self.line.pop_front()?;
+        let key = self.lines.pop()?;
         let entry = self.entries.get_mut(&key)?;
         let waited = match entry.phase {
             Phase::Ready(since) => now.saturating_duration_since(since),
@@ -156,6 +240,7 @@ impl WorkQueue {
         let Phase::Running(changed) = entry.phase else {
             return None;
         };
+        self.lines.ended(&key.namespace);
         match outcome {
             Outcome::Retry { expectations } => {
                 let wait = backoff(entry.failures);
@@ -210,9 +295,10 @@ impl WorkQueue {
         }
     }
 
-    /// When [`WorkQueue::take`] returns a key at the latest, if nothing changes; `None`: never.
+    /// When [`WorkQueue::take`] is worth a call at the latest, if nothing changes and no run ends;
+    /// `None`: never.
     pub fn wake(&self, now: Instant) -> Option<Instant> {
-        if self.line.is_empty() {
+        if self.lines.turns.is_empty() {
             self.timers.first().map(|(at, _)| *at)
         } else {
             Some(now)
@@ -221,7 +307,7 @@ impl WorkQueue {
 
     /// Keys in the queue.
     pub fn depth(&self) -> usize {
-        self.line.len()
+        self.lines.due
     }
 
     /// Keys that are known at all: in the line, delayed, running, or waiting for their writes to be
@@ -288,7 +374,7 @@ impl WorkQueue {
         };
         if at <= now {
             entry.phase = Phase::Ready(now);
-            self.line.push_back(key);
+            self.lines.push(&key);
         } else {
             entry.phase = Phase::Delayed(at);
             self.timers.insert((at, key));

@@ -3,8 +3,8 @@
 
 use master_client::Key;
 use master_control::queue::{
-    BACKOFF_FIRST, BACKOFF_LAST, EXPECTATION_TIMEOUT, Expectation, FAILURE_PAUSE, Outcome,
-    WorkQueue,
+    BACKOFF_FIRST, BACKOFF_LAST, EXPECTATION_TIMEOUT, Expectation, FAILURE_PAUSE,
+    MAX_PER_NAMESPACE, Outcome, WorkQueue,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -115,6 +115,15 @@ fn retry() -> Outcome {
     Outcome::Retry { expectations }
 }
 
+fn well() -> Outcome {
+    Outcome::Done {
+        requeue: None,
+        expectations: Vec::new(),
+    }
+}
+
+const NAMESPACES: [&str; 4] = ["", "a", "b", "c"];
+
 proptest! {
     /// Named invariants: a key never runs twice at once; each change is followed by a run that
     /// began after it, within the longest wait; a key that failed rests; at the end nothing is left
@@ -153,6 +162,43 @@ proptest! {
         for (key, changed) in &model.changed {
             prop_assert!(model.began.get(key).is_some_and(|began| began >= changed), "the change of {} is lost", key);
         }
+        prop_assert!(queue.is_empty(), "{:?}", queue);
+    }
+
+    /// Named invariants: every key is taken once; those of a namespace in the order in which they
+    /// came due; while a key waits, no other namespace is served more often than its own, by more
+    /// than one.
+    #[test]
+    fn namespaces_take_turns(added in prop::collection::vec((0_usize..4, 0_usize..6), 1..60)) {
+        let (mut queue, now) = (WorkQueue::default(), Instant::now());
+        let mut due: BTreeMap<String, Vec<Arc<Key>>> = BTreeMap::new();
+        for (namespace, name) in added {
+            // One of the namespaces is that of cluster-scoped kinds.
+            let namespace = NAMESPACES[namespace];
+            let key = Arc::new(Key::new(namespace, &name.to_string()));
+            queue.add(Arc::clone(&key), now);
+            let line = due.entry(namespace.to_owned()).or_default();
+            if !line.contains(&key) {
+                line.push(key);
+            }
+        }
+        let mut served: BTreeMap<String, usize> = BTreeMap::new();
+        let mut left: usize = due.values().map(Vec::len).sum();
+        while let Some(taken) = queue.take(now) {
+            left -= 1;
+            prop_assert_eq!(queue.depth(), left);
+            let namespace = &taken.key.namespace;
+            let count = served.entry(namespace.clone()).or_default();
+            prop_assert_eq!(&taken.key, &due[namespace][*count]);
+            *count += 1;
+            let count = *count;
+            for (other, line) in &due {
+                let waiting = served.get(other).copied().unwrap_or_default();
+                prop_assert!(waiting == line.len() || waiting + 1 >= count, "{} waits", other);
+            }
+            queue.finish(&taken.key, well(), now);
+        }
+        prop_assert_eq!(left, 0);
         prop_assert!(queue.is_empty(), "{:?}", queue);
     }
 
@@ -279,4 +325,67 @@ fn a_time_beyond_every_clock_never_comes() {
     };
     queue.finish(&taken.key, outcome, now);
     assert!(queue.take(now + Duration::from_secs(1 << 30)).is_none());
+}
+
+#[test]
+fn many_keys_of_a_namespace_delay_those_of_others_by_a_turn() {
+    let (mut queue, now) = (WorkQueue::default(), Instant::now());
+    for number in 0..10_000 {
+        queue.add(Arc::new(Key::new("many", &number.to_string())), now);
+    }
+    let others = ["", "b", "c"].map(|namespace| Arc::new(Key::new(namespace, "one")));
+    for other in &others {
+        queue.add(Arc::clone(other), now);
+    }
+    assert_eq!(queue.depth(), 10_003);
+    let first: Vec<Arc<Key>> = (0..=others.len())
+        .map(|_| {
+            let taken = queue.take(now).expect("it is due");
+            queue.finish(&taken.key, well(), now);
+            taken.key
+        })
+        .collect();
+    assert!(
+        others.iter().all(|other| first.contains(other)),
+        "{first:?}"
+    );
+    assert_eq!((queue.depth(), queue.len()), (9_999, 9_999));
+}
+
+#[test]
+fn a_namespace_has_its_share_of_the_runs_and_no_more() {
+    let (mut queue, now) = (WorkQueue::default(), Instant::now());
+    let of = |namespace: &str, number: usize| Arc::new(Key::new(namespace, &number.to_string()));
+    for number in 0..=MAX_PER_NAMESPACE {
+        queue.add(of("many", number), now);
+    }
+    for number in 0..MAX_PER_NAMESPACE {
+        let taken = queue.take(now).expect("it is due");
+        assert_eq!(taken.key, of("many", number));
+    }
+    assert_eq!(queue.take(now), None, "its share is used up");
+    assert_eq!(
+        queue.wake(now),
+        None,
+        "nothing can be taken before a run ends"
+    );
+    assert_eq!(queue.depth(), 1);
+
+    queue.add(of("few", 0), now);
+    assert_eq!(queue.wake(now), Some(now));
+    let taken = queue
+        .take(now)
+        .expect("another namespace has its own share");
+    assert_eq!(taken.key, of("few", 0));
+
+    queue.finish(&of("many", 3), well(), now);
+    assert_eq!(queue.wake(now), Some(now));
+    let taken = queue.take(now).expect("a run ended");
+    assert_eq!(taken.key, of("many", MAX_PER_NAMESPACE));
+
+    for number in 0..=MAX_PER_NAMESPACE {
+        queue.add(of("", number), now);
+        let taken = queue.take(now).expect("no tenant writes these objects");
+        assert_eq!(taken.key, of("", number));
+    }
 }
