@@ -37,6 +37,9 @@ use std::time::{Duration, Instant};
 const SYNC_PERIOD: Duration = Duration::from_secs(15);
 /// The tolerance where none is given (upstream: `horizontal-pod-autoscaler-tolerance`).
 const TOLERANCE: f64 = 0.1;
+/// Pods that are read at once. All controllers share one future, which the others have again after
+/// each page.
+const PAGE: u32 = 100;
 
 /// The facts about an autoscaler besides its object.
 #[derive(Debug, Default)]
@@ -53,6 +56,16 @@ struct Known {
 pub struct HorizontalAutoscalers {
     all: Store<Kept<HorizontalPodAutoscaler>>,
     known: Mutex<HashMap<Key, Known>>,
+    /// Held while pods are read: one autoscaler at a time.
+    reading: tokio::sync::Mutex<()>,
+}
+
+/// The pods of a target.
+enum Pods {
+    /// No other autoscaler has any of them.
+    Own(Vec<Pod>),
+    /// The other autoscalers that have some of them.
+    Shared(Vec<String>),
 }
 
 /// An autoscaler and when it looked last.
@@ -89,6 +102,7 @@ impl Controller for HorizontalAutoscalers {
         Self {
             all: setup.follow_keys(),
             known: Mutex::default(),
+            reading: tokio::sync::Mutex::default(),
         }
     }
 
@@ -365,21 +379,22 @@ impl HorizontalAutoscalers {
             let words = "the HPA target's scale is missing a selector";
             return fault("InvalidSelector", words.to_owned());
         }
+        let pods = match self.pods(key, &scale.selector, writer).await? {
+            Pods::Own(pods) => pods,
+            Pods::Shared(others) => {
+                let words = format!(
+                    "pods by selector {} are controlled by multiple HPAs: {}",
+                    scale.selector,
+                    others.join(", ")
+                );
+                return fault("AmbiguousSelector", words);
+            }
+        };
         let params = ListParams {
             labels: Some(scale.selector.clone()),
             ..ListParams::default()
         };
         let client = writer.client();
-        let pods = client.list::<Pod>(key.namespace(), &params).await?.items;
-        let others = self.others(key, &scale.selector, &pods);
-        if !others.is_empty() {
-            let words = format!(
-                "pods by selector {} are controlled by multiple HPAs: {}",
-                scale.selector,
-                others.join(", ")
-            );
-            return fault("AmbiguousSelector", words);
-        }
         let used = client
             .wholes(&metrics::served(), &key.namespace, &params)
             .await;
@@ -398,10 +413,55 @@ impl HorizontalAutoscalers {
         Ok(Ok(metrics.map(read).collect()))
     }
 
-    /// Autoscalers of the same namespace whose targets have some of these pods.
-    fn others(&self, key: &Key, selector: &str, pods: &[Pod]) -> Vec<String> {
+    /// Reads the pods of a target, until one is found that another autoscaler has: in one period the
+    /// autoscalers of a namespace read each pod once, and beyond that a page each.
+    async fn pods(&self, key: &Key, selector: &str, writer: &Writer) -> Result<Pods, ApiError> {
+        let others = self.claim(key, selector);
+        if !others.is_empty() {
+            return Ok(Pods::Shared(others));
+        }
+        let _turn = self.reading.lock().await;
+        let mut all = Vec::new();
+        let mut next = None;
+        loop {
+            let params = ListParams {
+                labels: Some(selector.to_owned()),
+                limit: Some(PAGE),
+                continue_token: next,
+                ..ListParams::default()
+            };
+            let page = writer.client().list::<Pod>(key.namespace(), &params);
+            let page = page.await?;
+            let others = self.others(key, &page.items);
+            if !others.is_empty() {
+                return Ok(Pods::Shared(others));
+            }
+            all.extend(page.items);
+            if page.continue_token.is_empty() {
+                return Ok(Pods::Own(all));
+            }
+            next = Some(page.continue_token);
+            // The API answers inside the process, so that nothing above needs to wait.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Notes an autoscaler's selector; those of the same namespace that have the same one. No pod is
+    /// read to find them, so that many autoscalers of one target cost nothing.
+    fn claim(&self, key: &Key, selector: &str) -> Vec<String> {
         let mut known = self.known();
         selector.clone_into(&mut known.entry(key.clone()).or_default().selector);
+        let same = known.iter().filter(|(other, known)| {
+            *other != key && other.namespace == key.namespace && known.selector == selector
+        });
+        let mut names: Vec<String> = same.map(|(other, _)| other.to_string()).collect();
+        names.sort();
+        names
+    }
+
+    /// Autoscalers of the same namespace whose targets have some of these pods.
+    fn others(&self, key: &Key, pods: &[Pod]) -> Vec<String> {
+        let known = self.known();
         let kind = Kind::of::<Pod>(true);
         // Replicas have the same labels, and autoscalers of one target the same selector.
         let labels = pods.iter().map(|pod| pod.metadata.labels.as_ref());
@@ -575,6 +635,35 @@ mod tests {
         let spec: HorizontalPodAutoscalerSpec = serde_json::from_value(spec).unwrap_or_default();
         let found = format!("{:?}", tolerance(&spec));
         assert_eq!(found, "Tolerance { down: 0.1, up: 0.25 }");
+    }
+
+    #[test]
+    fn autoscalers_of_one_target_are_found_without_its_pods() {
+        let options = master_control::Options::default();
+        let (scalers, _stores) = Setup::for_test::<HorizontalAutoscalers>(&options);
+        let none: [String; 0] = [];
+        assert_eq!(scalers.claim(&Key::new("shop", "a"), "app=web"), none);
+        assert_eq!(scalers.claim(&Key::new("shop", "b"), "app=web"), ["shop/a"]);
+        assert_eq!(scalers.claim(&Key::new("shop", "a"), "app=web"), ["shop/b"]);
+        assert_eq!(scalers.claim(&Key::new("other", "a"), "app=web"), none);
+        // One that has another target now has these pods no more.
+        assert_eq!(scalers.claim(&Key::new("shop", "a"), "app=db"), none);
+        assert_eq!(scalers.claim(&Key::new("shop", "b"), "app=web"), none);
+    }
+
+    #[test]
+    fn a_page_of_pods_shows_the_autoscalers_with_other_words_for_them() {
+        let options = master_control::Options::default();
+        let (scalers, _stores) = Setup::for_test::<HorizontalAutoscalers>(&options);
+        let own = Key::new("shop", "a");
+        let none: [String; 0] = [];
+        assert_eq!(scalers.claim(&own, "app=web"), none);
+        assert_eq!(scalers.claim(&Key::new("shop", "b"), "app in (web)"), none);
+        assert_eq!(scalers.claim(&Key::new("shop", "c"), "app=db"), none);
+        let pod = json!({"metadata": {"name": "p", "labels": {"app": "web"}}});
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        assert_eq!(scalers.others(&own, &[pod]), ["shop/b"]);
+        assert_eq!(scalers.others(&own, &[]), none);
     }
 
     #[test]
