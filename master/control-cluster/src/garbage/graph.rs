@@ -3,11 +3,14 @@
 //! It has the UID of every object (to know that it exists), and the names and references of objects
 //! with owners and of those whose deletion waits for others. Only this determines the action
 //! ([`Graph::action`]), which stays the same until the graph changes.
+//!
+//! Each owner knows how many of its dependents block it and wait, and each object how many of its
+//! owners are absent and go, so that no question about one object goes through all its relatives.
 
 use master_client::{Key, Meta, OwnerRef};
 use master_control::every_kind::ResourceId;
 use std::collections::hash_map::DefaultHasher;
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -24,10 +27,7 @@ struct Uid(u128);
 
 impl Uid {
     fn of(text: &str) -> Self {
-        let digits: String = text.chars().filter(|c| *c != '-').collect();
-        if digits.len() == 32
-            && let Ok(number) = u128::from_str_radix(&digits, 16)
-        {
+        if let Some(number) = Self::number(text) {
             return Self(number);
         }
         let half = |salt: u8| {
@@ -36,6 +36,20 @@ impl Uid {
             u128::from(hasher.finish())
         };
         Self(half(0) << 64 | half(1))
+    }
+
+    /// The number that 32 hexadecimal digits say, between which hyphens may stand.
+    fn number(text: &str) -> Option<u128> {
+        let (mut number, mut digits) = (0_u128, 0);
+        for byte in text.bytes().filter(|byte| *byte != b'-') {
+            let digit = char::from(byte).to_digit(16)?;
+            number = number << 4 | u128::from(digit);
+            digits += 1;
+            if digits > 32 {
+                return None;
+            }
+        }
+        (digits == 32).then_some(number)
     }
 }
 
@@ -113,10 +127,34 @@ impl Action {
     }
 }
 
+/// All references of an object that have the same UID.
+#[derive(Debug, Clone)]
+struct Link {
+    owner: Uid,
+    /// Whether one of them blocks the owner's deletion.
+    block: bool,
+    /// Whether the owner is not there.
+    absent: bool,
+}
+
+/// A reference with its UID as a number.
+#[derive(Debug, Clone)]
+struct Owner {
+    uid: Uid,
+    reference: OwnerRef,
+}
+
 #[derive(Debug, Clone)]
 struct Node {
     id: Id,
-    owners: Vec<OwnerRef>,
+    /// The references as the object has them: several may have one UID and different names.
+    owners: Vec<Owner>,
+    /// The owners, by UID, each once.
+    links: Vec<Link>,
+    /// How many of the links are absent.
+    absent: usize,
+    /// How many of the links are to objects whose deletion waits for others.
+    going: usize,
     deleting: bool,
     foreground: bool,
     orphan: bool,
@@ -126,6 +164,34 @@ impl Node {
     fn waits(&self) -> bool {
         self.deleting && self.foreground
     }
+
+    /// Whether the object says the same about all that the graph stores.
+    fn is_same(&self, other: &Self) -> bool {
+        self.id == other.id
+            && (self.deleting, self.foreground, self.orphan)
+                == (other.deleting, other.foreground, other.orphan)
+            && self.owners.len() == other.owners.len()
+            && self
+                .owners
+                .iter()
+                .zip(&other.owners)
+                .all(|(own, other)| own.reference == other.reference)
+    }
+
+    fn link(&self, owner: Uid) -> Option<&Link> {
+        let place = self.links.binary_search_by_key(&owner, |link| link.owner);
+        place.ok().and_then(|place| self.links.get(place))
+    }
+}
+
+/// The objects that name an owner.
+#[derive(Debug, Clone, Default)]
+struct Dependents {
+    all: BTreeSet<Uid>,
+    /// How many of them block the owner's deletion.
+    blocking: usize,
+    /// How many of them wait for those that they own.
+    waiting: usize,
 }
 
 /// The state of an owner, from the view of a dependent.
@@ -142,10 +208,10 @@ enum OwnerState {
 /// All that is known.
 #[derive(Debug, Clone, Default)]
 pub struct Graph {
-    alive: HashMap<Uid, (ResourceId, Arc<str>)>,
+    alive: Alive,
     namespaces: HashSet<Arc<str>>,
     nodes: HashMap<Uid, Node>,
-    dependents: HashMap<Uid, BTreeSet<Uid>>,
+    dependents: HashMap<Uid, Dependents>,
     /// Objects with an owner that is not there.
     suspects: BTreeSet<Uid>,
     /// Objects whose deletion waits for others.
@@ -155,6 +221,19 @@ pub struct Graph {
     /// The last owners that orphaned their dependents. A dependent that was created while they went
     /// loses the reference, and is not deleted.
     orphaners: VecDeque<Uid>,
+    /// The same, to look one up.
+    orphaned: HashSet<Uid>,
+}
+
+type Alive = HashMap<Uid, (ResourceId, Arc<str>)>;
+
+/// Whether an owner is not there for a dependent in a namespace.
+fn is_absent(alive: &Alive, owner: Uid, dependent: &str) -> bool {
+    // An owner in another namespace does not count (upstream); for a cluster-scoped dependent that
+    // can't be known.
+    alive.get(&owner).is_none_or(|(_, namespace)| {
+        !namespace.is_empty() && !dependent.is_empty() && **namespace != *dependent
+    })
 }
 
 impl Graph {
@@ -164,7 +243,8 @@ impl Graph {
         let namespace = self.namespace(&meta.namespace);
         // Other finalizers may keep it after that of the orphans is gone.
         self.remember_orphaner(uid);
-        let new = self.alive.insert(uid, (resource, namespace)).is_none();
+        let known = self.alive.insert(uid, (resource, Arc::clone(&namespace)));
+        let new = known.is_none_or(|(_, known)| known != namespace);
         self.place(uid, resource, meta);
         if new {
             self.look_again(uid);
@@ -222,8 +302,10 @@ impl Graph {
 
     /// All that is to be done, for checks: a plan asks for one object.
     pub fn actions(&self) -> Vec<Action> {
-        let owned = self.going.iter().flat_map(|uid| self.owned(*uid));
-        let mut all: BTreeSet<Uid> = owned.map(|(uid, _)| uid).collect();
+        let owned = self.going.iter().filter_map(|uid| self.dependents.get(uid));
+        let mut all: BTreeSet<Uid> = owned
+            .flat_map(|dependents| dependents.all.iter().copied())
+            .collect();
         all.extend(self.going.iter().chain(&self.suspects));
         all.into_iter()
             .filter_map(|uid| self.action_on(uid))
@@ -235,9 +317,9 @@ impl Graph {
         if self.going.contains(&uid) {
             return self.finish(uid, node);
         }
-        let owners = || node.owners.iter().map(|owner| Uid::of(&owner.uid));
-        let awaited = || owners().any(|owner| self.asks_dependents(owner));
-        (self.suspects.contains(&uid) || awaited())
+        let mut links = node.links.iter();
+        let awaited = node.going > 0 && links.any(|link| self.asks_dependents(link.owner));
+        (self.suspects.contains(&uid) || awaited)
             .then(|| self.judge(uid))
             .flatten()
     }
@@ -252,39 +334,47 @@ impl Graph {
     }
 
     fn is_blocked(&self, uid: Uid) -> bool {
-        let blocks = |owner: &OwnerRef| owner.block && Uid::of(&owner.uid) == uid;
-        self.owned(uid)
-            .any(|(_, node)| node.owners.iter().any(blocks))
+        self.dependents
+            .get(&uid)
+            .is_some_and(|dependents| dependents.blocking > 0)
     }
 
-    /// Notes that there may be something to do with an object.
+    /// Notes that there may be something to do with an object. What its owners do is nothing to one
+    /// that is being deleted.
     fn touch(&mut self, uid: Uid) {
         let node = self.nodes.get(&uid);
-        let mut owners = node.iter().flat_map(|node| &node.owners);
         let concerned = self.going.contains(&uid)
             || self.suspects.contains(&uid)
-            || owners.any(|owner| self.going.contains(&Uid::of(&owner.uid)));
+            || node.is_some_and(|node| node.going > 0 && !node.deleting);
         if concerned {
             self.touched.insert(uid);
         }
     }
 
-    /// Marks an object that changed, and its owners, for a new check. If it begins to block an
+    /// Marks an object that changed, and its owners, for a new check. If it is the first to block an
     /// owner's deletion, marks the owner's other dependents, too.
-    fn touch_around(&mut self, uid: Uid, before: &[OwnerRef], after: &[OwnerRef]) {
+    fn touch_around(&mut self, uid: Uid, before: Option<&Node>) {
         self.touch(uid);
-        for owner in before.iter().chain(after) {
-            self.touch(Uid::of(&owner.uid));
-        }
-        for owner in after.iter().filter(|owner| owner.block) {
-            let blocked = before.iter().any(|own| own.block && own.uid == owner.uid);
-            let owner = Uid::of(&owner.uid);
-            if !blocked && self.going.contains(&owner) {
-                let others: Vec<Uid> = self.owned(owner).map(|(uid, _)| uid).collect();
-                for other in others {
-                    self.touch(other);
-                }
+        let mut owners: BTreeSet<Uid> = BTreeSet::new();
+        let mut others: BTreeSet<Uid> = BTreeSet::new();
+        let after = self.nodes.get(&uid);
+        let links = before.into_iter().chain(after).flat_map(|node| &node.links);
+        owners.extend(links.map(|link| link.owner));
+        let blocked = |owner: Uid| {
+            let link = before.and_then(|node| node.link(owner));
+            link.is_some_and(|link| link.block)
+        };
+        let links = after.into_iter().flat_map(|node| &node.links);
+        for link in links.filter(|link| link.block && !blocked(link.owner)) {
+            if self.going.contains(&link.owner)
+                && let Some(dependents) = self.dependents.get(&link.owner)
+                && dependents.blocking == 1
+            {
+                others.extend(&dependents.all);
             }
+        }
+        for uid in owners.into_iter().chain(others) {
+            self.touch(uid);
         }
     }
 
@@ -305,58 +395,117 @@ impl Graph {
             has(ORPHAN),
             meta.deletion_timestamp.is_some(),
         );
+        let waits = deleting && (foreground || orphan);
+        let node = (!meta.owner_references.is_empty() || waits).then(|| {
+            let owners = meta.owner_references.iter().map(|reference| Owner {
+                uid: Uid::of(&reference.uid),
+                reference: reference.clone(),
+            });
+            let owners: Vec<Owner> = owners.collect();
+            let links = self.links(&owners, &meta.namespace);
+            Node {
+                id: Id {
+                    resource,
+                    namespace: meta.namespace.clone(),
+                    name: meta.name.clone(),
+                    uid: meta.uid.clone(),
+                },
+                absent: links.iter().filter(|link| link.absent).count(),
+                going: 0,
+                owners,
+                links,
+                deleting,
+                foreground,
+                orphan,
+            }
+        });
         let known = self.nodes.get(&uid);
+        let same = match (known, &node) {
+            (Some(known), Some(node)) => known.is_same(node),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        if same {
+            // What failed for it may succeed now. Nothing changes for others.
+            self.touch(uid);
+            return;
+        }
         let waited = known.is_some_and(Node::waits);
         let orphaning = known.is_some_and(|node| node.orphan);
-        let before = known.map(|node| node.owners.clone()).unwrap_or_default();
-        self.unlink(uid);
-        if !meta.owner_references.is_empty() || deleting && (foreground || orphan) {
-            let id = Id {
-                resource,
-                namespace: meta.namespace.clone(),
-                name: meta.name.clone(),
-                uid: meta.uid.clone(),
-            };
-            for owner in &meta.owner_references {
-                self.dependents
-                    .entry(Uid::of(&owner.uid))
-                    .or_default()
-                    .insert(uid);
-            }
-            if deleting && (foreground || orphan) {
-                self.going.insert(uid);
-            }
-            let owners = meta.owner_references.clone();
-            self.nodes.insert(
-                uid,
-                Node {
-                    id,
-                    owners,
-                    deleting,
-                    foreground,
-                    orphan,
-                },
-            );
+        let before = self.unlink(uid);
+        if let Some(node) = node {
+            self.link(uid, node);
         }
+        self.set_going(uid, waits);
         self.suspect(uid);
-        self.touch_around(uid, &before, &meta.owner_references);
+        self.touch_around(uid, before.as_ref());
         if waited != (deleting && foreground) || orphaning != orphan {
             self.look_again(uid);
         }
     }
 
-    fn unlink(&mut self, uid: Uid) {
-        self.going.remove(&uid);
-        self.suspects.remove(&uid);
-        let Some(node) = self.nodes.remove(&uid) else {
-            return;
+    /// The owners of references, each once.
+    fn links(&self, owners: &[Owner], namespace: &str) -> Vec<Link> {
+        let mut blocks: BTreeMap<Uid, bool> = BTreeMap::new();
+        for owner in owners {
+            *blocks.entry(owner.uid).or_default() |= owner.reference.block;
+        }
+        let links = blocks.into_iter().map(|(owner, block)| Link {
+            owner,
+            block,
+            absent: is_absent(&self.alive, owner, namespace),
+        });
+        links.collect()
+    }
+
+    /// Adds an object, and counts it at its owners.
+    fn link(&mut self, uid: Uid, mut node: Node) {
+        let waiting = usize::from(node.waits());
+        for link in &node.links {
+            let dependents = self.dependents.entry(link.owner).or_default();
+            dependents.all.insert(uid);
+            dependents.blocking += usize::from(link.block);
+            dependents.waiting += waiting;
+        }
+        let going = |link: &&Link| self.going.contains(&link.owner);
+        node.going = node.links.iter().filter(going).count();
+        self.nodes.insert(uid, node);
+    }
+
+    /// Removes an object, and does not count it at its owners any more.
+    fn unlink(&mut self, uid: Uid) -> Option<Node> {
+        let node = self.nodes.remove(&uid)?;
+        let waiting = usize::from(node.waits());
+        for link in &node.links {
+            if let Some(dependents) = self.dependents.get_mut(&link.owner) {
+                dependents.all.remove(&uid);
+                dependents.blocking -= usize::from(link.block);
+                dependents.waiting -= waiting;
+                if dependents.all.is_empty() {
+                    self.dependents.remove(&link.owner);
+                }
+            }
+        }
+        Some(node)
+    }
+
+    /// Notes whether an object's deletion waits for others, and counts it at its dependents.
+    fn set_going(&mut self, uid: Uid, going: bool) {
+        let changed = if going {
+            self.going.insert(uid)
+        } else {
+            self.going.remove(&uid)
         };
-        for owner in &node.owners {
-            let owner = Uid::of(&owner.uid);
-            if let Some(all) = self.dependents.get_mut(&owner) {
-                all.remove(&uid);
-                if all.is_empty() {
-                    self.dependents.remove(&owner);
+        if !changed {
+            return;
+        }
+        let dependents = self.dependents.get(&uid);
+        for dependent in dependents.into_iter().flat_map(|all| &all.all) {
+            if let Some(node) = self.nodes.get_mut(dependent) {
+                if going {
+                    node.going += 1;
+                } else {
+                    node.going -= 1;
                 }
             }
         }
@@ -366,68 +515,68 @@ impl Graph {
     fn remember_orphaner(&mut self, uid: Uid) {
         let known = self.nodes.get(&uid);
         let orphans = known.is_some_and(|node| node.deleting && node.orphan);
-        if orphans && !self.orphaners.contains(&uid) {
+        if orphans && self.orphaned.insert(uid) {
             let excess = (self.orphaners.len() + 1).saturating_sub(ORPHANERS);
-            self.orphaners.drain(..excess);
+            for oldest in self.orphaners.drain(..excess) {
+                self.orphaned.remove(&oldest);
+            }
             self.orphaners.push_back(uid);
         }
     }
 
     fn remove(&mut self, uid: Uid) {
         self.remember_orphaner(uid);
-        let known = self.nodes.get(&uid);
-        let before = known.map(|node| node.owners.clone()).unwrap_or_default();
         self.alive.remove(&uid);
-        self.unlink(uid);
-        self.touch_around(uid, &before, &[]);
+        let before = self.unlink(uid);
+        self.set_going(uid, false);
+        self.suspect(uid);
+        self.touch_around(uid, before.as_ref());
         self.look_again(uid);
     }
 
-    /// Marks the dependents of an object for a new check.
+    /// Marks the dependents of an object, which may have come or gone, for a new check.
     fn look_again(&mut self, owner: Uid) {
-        for uid in self.dependents.get(&owner).cloned().into_iter().flatten() {
+        let dependents = self.dependents.get(&owner);
+        let all = dependents.map(|dependents| dependents.all.clone());
+        for uid in all.into_iter().flatten() {
+            self.note_absence(uid, owner);
             self.suspect(uid);
             self.touch(uid);
         }
     }
 
+    /// Notes whether an owner is there for a dependent.
+    fn note_absence(&mut self, dependent: Uid, owner: Uid) {
+        let Some(node) = self.nodes.get_mut(&dependent) else {
+            return;
+        };
+        let absent = is_absent(&self.alive, owner, &node.id.namespace);
+        let place = node.links.binary_search_by_key(&owner, |link| link.owner);
+        if let Ok(place) = place
+            && let Some(link) = node.links.get_mut(place)
+        {
+            node.absent = node.absent + usize::from(absent) - usize::from(link.absent);
+            link.absent = absent;
+        }
+    }
+
     fn suspect(&mut self, uid: Uid) {
-        let absent = self.nodes.get(&uid).is_some_and(|node| {
-            !node.deleting
-                && node
-                    .owners
-                    .iter()
-                    .any(|owner| self.standing(node, owner) == OwnerState::Absent)
-        });
-        if absent {
+        let node = self.nodes.get(&uid);
+        if node.is_some_and(|node| !node.deleting && node.absent > 0) {
             self.suspects.insert(uid);
         } else {
             self.suspects.remove(&uid);
         }
     }
 
-    fn standing(&self, node: &Node, owner: &OwnerRef) -> OwnerState {
-        let uid = Uid::of(&owner.uid);
-        let Some((_, namespace)) = self.alive.get(&uid) else {
-            return OwnerState::Absent;
-        };
-        // An owner in another namespace does not count (upstream); for a cluster-scoped dependent
-        // that can't be known.
-        if !namespace.is_empty()
-            && !node.id.namespace.is_empty()
-            && **namespace != *node.id.namespace
-        {
+    fn standing(&self, node: &Node, owner: Uid) -> OwnerState {
+        if is_absent(&self.alive, owner, &node.id.namespace) {
             return OwnerState::Absent;
         }
-        match self.nodes.get(&uid) {
+        match self.nodes.get(&owner) {
             Some(owner) if owner.waits() => OwnerState::Waiting,
             Some(_) | None => OwnerState::Solid,
         }
-    }
-
-    fn owned(&self, uid: Uid) -> impl Iterator<Item = (Uid, &Node)> {
-        let all = self.dependents.get(&uid).into_iter().flatten();
-        all.filter_map(|uid| self.nodes.get(uid).map(|node| (*uid, node)))
     }
 
     /// The action for an object whose owners may be gone or being deleted.
@@ -437,8 +586,8 @@ impl Graph {
             let owners = node
                 .owners
                 .iter()
-                .filter(move |owner| self.standing(node, owner) == standing);
-            owners.cloned().collect::<Vec<OwnerRef>>()
+                .filter(|owner| self.standing(node, owner.uid) == standing);
+            owners.cloned().collect::<Vec<Owner>>()
         };
         let (solid, waiting, absent) = (
             of(OwnerState::Solid),
@@ -448,9 +597,10 @@ impl Graph {
         let object = node.id.clone();
         let orphaned: Vec<OwnerRef> = absent
             .iter()
-            .filter(|owner| self.orphaners.contains(&Uid::of(&owner.uid)))
-            .cloned()
+            .filter(|owner| self.orphaned.contains(&owner.uid))
+            .map(|owner| owner.reference.clone())
             .collect();
+        let absent: Vec<OwnerRef> = absent.into_iter().map(|owner| owner.reference).collect();
         if !orphaned.is_empty() {
             return Some(Action::Release {
                 object,
@@ -461,6 +611,7 @@ impl Graph {
         if !solid.is_empty() {
             let owners: Vec<String> = waiting
                 .iter()
+                .map(|owner| &owner.reference)
                 .chain(&absent)
                 .map(|owner| owner.uid.clone())
                 .collect();
@@ -473,10 +624,10 @@ impl Graph {
         if waiting.is_empty() && absent.is_empty() {
             return None;
         }
-        if !waiting.is_empty() && self.owned(uid).next().is_some() {
-            if self.owned(uid).any(|(_, node)| node.waits())
-                && node.owners.iter().any(|owner| owner.block)
-            {
+        if !waiting.is_empty()
+            && let Some(dependents) = self.dependents.get(&uid)
+        {
+            if dependents.waiting > 0 && node.links.iter().any(|link| link.block) {
                 return Some(Action::Unblock { object });
             }
             return Some(Action::Collect {
@@ -509,3 +660,6 @@ impl Graph {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;
