@@ -394,7 +394,7 @@ async fn long_lists_are_taken_or_refused_without_comparing_each_with_each() {
 /// has already, and the field as a refusal names it. In an item `#` is its number, and `@` two
 /// parts of an address.
 const LISTS: &str = r##"
-/api/v1/namespaces/default/configmaps | {"metadata":{"ownerReferences":[LIST]}} | {"apiVersion":"v1","kind":"Pod","name":"n","uid":"#"} | 1000 | 0 | metadata.ownerReferences
+/api/v1/namespaces/default/configmaps | {"metadata":{"ownerReferences":[LIST]}} | {"apiVersion":"v1","kind":"Pod","name":"n","uid":"#"} | 100 | 0 | metadata.ownerReferences
 /api/v1/namespaces/default/configmaps | {"metadata":{"finalizers":[LIST]}} | "example.com/f#" | 1000 | 0 | metadata.finalizers
 /api/v1/namespaces/default/pods | {"spec":{"tolerations":[{"operator":"Exists"},LIST]}} | {"key":"k#","operator":"Exists"} | 1000 | 1 | spec.tolerations
 /api/v1/namespaces/default/pods | {"spec":{"topologySpreadConstraints":[LIST]}} | {"topologyKey":"k#","maxSkew":1,"whenUnsatisfiable":"ScheduleAnyway"} | 100 | 0 | spec.topologySpreadConstraints

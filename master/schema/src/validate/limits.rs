@@ -7,8 +7,9 @@
 
 use super::{Faults, FieldPath, Fields, items};
 
-/// Owners of an object: the garbage collector looks each of them up.
-pub const OWNERS: usize = 1_000;
+/// Owners of an object, which has a handful: the garbage collector looks each of them up whenever
+/// the object or one of them changes.
+pub const OWNERS: usize = 100;
 /// Finalizers of an object.
 pub const FINALIZERS: usize = 1_000;
 
