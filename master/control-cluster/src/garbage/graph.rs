@@ -218,6 +218,10 @@ pub struct Graph {
     going: BTreeSet<Uid>,
     /// Objects about which something changed, and for which there may be something to do.
     touched: BTreeSet<Uid>,
+    /// Objects with an owner of a kind that nobody serves.
+    held: BTreeSet<Uid>,
+    /// Kinds that were listed.
+    listed: BTreeSet<ResourceId>,
     /// The last owners that orphaned their dependents. A dependent that was created while they went
     /// loses the reference, and is not deleted.
     orphaners: VecDeque<Uid>,
@@ -269,6 +273,18 @@ impl Graph {
         }
         for meta in all {
             self.set(resource, meta);
+        }
+        if self.listed.insert(resource) {
+            self.touched.append(&mut self.held);
+        }
+    }
+
+    /// Notes that nothing can be done with an object before a further kind is served: its first
+    /// list touches the object.
+    pub fn hold(&mut self, object: &Id) {
+        let uid = Uid::of(&object.uid);
+        if self.nodes.contains_key(&uid) {
+            self.held.insert(uid);
         }
     }
 
@@ -475,6 +491,7 @@ impl Graph {
     /// Removes an object, and does not count it at its owners any more.
     fn unlink(&mut self, uid: Uid) -> Option<Node> {
         let node = self.nodes.remove(&uid)?;
+        self.held.remove(&uid);
         let waiting = usize::from(node.waits());
         for link in &node.links {
             if let Some(dependents) = self.dependents.get_mut(&link.owner) {

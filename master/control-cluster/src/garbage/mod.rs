@@ -19,6 +19,7 @@ use master_control::every_kind::{Kinds, ResourceId};
 use master_control::setup::Setup;
 use master_control::writer::Writer;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Attempts at a write that conflicts with other writers'.
@@ -26,6 +27,11 @@ const MAX_TRIES: usize = 8;
 
 /// Objects that are listed at once.
 const PAGE_SIZE: u32 = 500;
+
+/// Kinds that nobody serves and that are logged: their names come from users.
+const LOGGED_KINDS: usize = 100;
+/// Characters of such a name in the log.
+const LOGGED_CHARACTERS: usize = 100;
 
 /// The graph, which the follower writes and plans read.
 #[derive(Debug, Clone, Default)]
@@ -42,6 +48,44 @@ impl Shared {
 pub struct Garbage {
     graph: Shared,
     kinds: Kinds,
+    /// Kinds of owners that nobody serves, and that the log has.
+    logged: Mutex<BTreeSet<String>>,
+}
+
+impl Garbage {
+    /// Lets an object wait for further kinds, as one of its owners is of a kind that nobody serves.
+    /// `false` if more than the `known` kinds are served meanwhile.
+    fn hold(&self, object: &Id, unserved: &str, known: usize) -> bool {
+        // The graph takes a kind's list after the kind is known: with the lock, none is missed.
+        let mut graph = self.graph.lock();
+        if self.kinds.all().len() != known {
+            return false;
+        }
+        graph.hold(object);
+        drop(graph);
+        let kind: String = unserved.chars().take(LOGGED_CHARACTERS).collect();
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.len() < LOGGED_KINDS && logged.insert(kind.clone()) {
+            tracing::warn!(
+                kind,
+                "objects stay: nobody serves the kind of one of their owners"
+            );
+        }
+        true
+    }
+}
+
+/// Why an action was not carried out.
+enum Obstacle {
+    Api(ApiError),
+    /// Nobody serves this kind, which is an owner's.
+    Unserved(String),
+}
+
+impl From<ApiError> for Obstacle {
+    fn from(error: ApiError) -> Self {
+        Self::Api(error)
+    }
 }
 
 /// The action for an object.
@@ -83,7 +127,11 @@ impl Controller for Garbage {
                 keys.extend(graph.touched());
             },
         );
-        Self { graph, kinds }
+        Self {
+            graph,
+            kinds,
+            logged: Mutex::default(),
+        }
     }
 
     fn facts(&self, key: &Key, _: Now) -> Option<Task> {
@@ -109,12 +157,23 @@ impl Controller for Garbage {
     }
 
     async fn carry_out(&self, task: Task, writer: &Writer) -> Result<(), ApiError> {
+        let resources = self.kinds.all();
         let collector = Collector {
             client: writer.client(),
             recorder: writer.recorder(),
-            resources: &self.kinds.all(),
+            resources: &resources,
         };
-        collector.carry_out(&task.action, &task.foreign).await?;
+        match collector.carry_out(&task.action, &task.foreign).await {
+            Ok(()) => {}
+            Err(Obstacle::Api(error)) => return Err(error),
+            Err(Obstacle::Unserved(kind)) => {
+                if self.hold(task.action.object(), &kind, resources.len()) {
+                    return Ok(());
+                }
+                let text = "further kinds are served".to_owned();
+                return Err(ApiError::new(Reason::Conflict, text));
+            }
+        }
         // Done once the graph shows the result: the object then needs another action, or none.
         let graph = self.graph.clone();
         writer.expect(move || graph.lock().action(&task.key).as_ref() != Some(&*task.action));
@@ -135,7 +194,7 @@ struct Collector<'a> {
 }
 
 impl Collector<'_> {
-    async fn carry_out(&self, action: &Action, foreign: &[OwnerRef]) -> Result<(), ApiError> {
+    async fn carry_out(&self, action: &Action, foreign: &[OwnerRef]) -> Result<(), Obstacle> {
         match action {
             Action::Collect {
                 object,
@@ -143,7 +202,7 @@ impl Collector<'_> {
                 absent,
             } => {
                 self.report_foreign(object, foreign).await?;
-                self.collect(object, policy, absent).await
+                self.collect(object, policy, absent).await?;
             }
             Action::Release {
                 object,
@@ -152,18 +211,17 @@ impl Collector<'_> {
             } => {
                 self.report_foreign(object, foreign).await?;
                 if self.are_gone(object, absent).await? {
-                    self.release(object, owners).await
-                } else {
-                    Ok(())
+                    self.release(object, owners).await?;
                 }
             }
-            Action::Unblock { object } => self.edit(object, "ownerReferences", unblock).await,
-            Action::Finish { object, finalizer } => self.finish(object, finalizer).await,
+            Action::Unblock { object } => self.edit(object, "ownerReferences", unblock).await?,
+            Action::Finish { object, finalizer } => self.finish(object, finalizer).await?,
             Action::Orphan { object } => {
                 self.orphan_dependents(object).await?;
-                self.finish(object, graph::ORPHAN).await
+                self.finish(object, graph::ORPHAN).await?;
             }
         }
+        Ok(())
     }
 
     fn resource(&self, id: &Id) -> Result<&Resource, ApiError> {
@@ -182,7 +240,7 @@ impl Collector<'_> {
         object: &Id,
         policy: &'static str,
         absent: &[OwnerRef],
-    ) -> Result<(), ApiError> {
+    ) -> Result<(), Obstacle> {
         let resource = self.resource(object)?;
         let Some(live) = self
             .client
@@ -220,11 +278,12 @@ impl Collector<'_> {
         };
         self.client
             .remove(resource, &object.namespace, &object.name, &params)
-            .await
+            .await?;
+        Ok(())
     }
 
     /// Whether all these owners are gone, by reads past all caches.
-    async fn are_gone(&self, object: &Id, absent: &[OwnerRef]) -> Result<bool, ApiError> {
+    async fn are_gone(&self, object: &Id, absent: &[OwnerRef]) -> Result<bool, Obstacle> {
         for owner in absent {
             if self.owner(object, owner).await?.is_some() {
                 return Ok(false);
@@ -234,7 +293,7 @@ impl Collector<'_> {
     }
 
     /// Reads an owner from the API: in the object's namespace, and with the UID of the reference.
-    async fn owner(&self, object: &Id, owner: &OwnerRef) -> Result<Option<Meta>, ApiError> {
+    async fn owner(&self, object: &Id, owner: &OwnerRef) -> Result<Option<Meta>, Obstacle> {
         let group = owner
             .api_version
             .rsplit_once('/')
@@ -244,11 +303,8 @@ impl Collector<'_> {
             .iter()
             .find(|known| known.group == group && known.kind == owner.kind);
         let Some(kind) = kind else {
-            let text = format!(
-                "{} is owned by a {} of {}, which is not served",
-                object.name, owner.kind, owner.api_version
-            );
-            return Err(ApiError::new(Reason::NotAcceptable, text));
+            let unserved = format!("{} of {}", owner.kind, owner.api_version);
+            return Err(Obstacle::Unserved(unserved));
         };
         if kind.namespaced && object.namespace.is_empty() {
             self.report_foreign(object, std::slice::from_ref(owner))
@@ -257,7 +313,7 @@ impl Collector<'_> {
                 "{} has no namespace, so a {} can't own it",
                 object.name, owner.kind
             );
-            return Err(ApiError::new(Reason::NotAcceptable, text));
+            return Err(ApiError::new(Reason::NotAcceptable, text).into());
         }
         let found = self
             .client

@@ -7,6 +7,7 @@ use config_kube::taints::OUT_OF_SERVICE;
 use master_client::{Change, Client, DeleteParams, Key, ListParams, Patch};
 use master_control::controller::Now;
 use master_control::options::Options;
+use master_control::queue::Outcome;
 use master_control::setup::Setup;
 use master_control::views::node::NodeView;
 use master_control::views::pod::PodView;
@@ -113,4 +114,39 @@ async fn a_dependent_that_the_collector_has_not_seen_is_orphaned_with_the_others
         .await
         .expect("it stays");
     assert_eq!(child.metadata.owner_references, None);
+}
+
+/// An owner's kind may come later: until then there is nothing to try again.
+#[tokio::test]
+async fn an_object_with_an_owner_of_a_kind_that_nobody_serves_waits_for_further_kinds() {
+    let cluster = cluster_without().await;
+    let reference = json!({"apiVersion": "example.com/v1", "kind": "Widget", "name": "owner",
+        "uid": "00000000-0000-4000-8000-000000000001"});
+    let kept = json!({"metadata": {"name": "kept", "ownerReferences": [reference]}});
+    make(&cluster, MAPS, kept).await;
+
+    let (garbage, mut stand) = Setup::for_test::<Garbage>(&Options::default());
+    let resources = cluster.admin.resources();
+    stand.serve(&resources);
+    let maps = resources.iter().find(|kind| kind.plural == "configmaps");
+    let maps = maps.expect("they are served");
+    let listed = cluster
+        .admin
+        .partials(maps, "default", &ListParams::default())
+        .await;
+    let mut listed = listed.expect("they are listed").items;
+    listed.retain(|map| map.metadata.name == "kept");
+    let keys = stand.meet("", "ConfigMap", &Change::Listed(listed));
+    assert_eq!(keys.len(), 1, "its owner seems to be gone");
+    let outcome = stand.run(&garbage, &keys[0], Now::read(), &cluster.own);
+    let outcome = outcome.await;
+    let idle = matches!(&outcome, Outcome::Done { requeue: None, expectations } if expectations.is_empty());
+    assert!(idle, "{outcome:?}");
+    let kept = cluster.admin.get::<ConfigMap>(Some("default"), "kept");
+    kept.await.expect("it stays");
+
+    let again = stand.meet("", "Secret", &Change::Listed(Vec::new()));
+    assert_eq!(again, keys, "a further kind is listed");
+    let again = stand.meet("", "Secret", &Change::Listed(Vec::new()));
+    assert!(again.is_empty(), "{again:?}: it is the same kind");
 }
