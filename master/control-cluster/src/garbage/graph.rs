@@ -367,8 +367,8 @@ impl Graph {
         }
     }
 
-    /// Marks an object that changed, and its owners, for a new check. If it is the first to block an
-    /// owner's deletion, marks the owner's other dependents, too.
+    /// Marks an object that changed, and its owners, for a new check. If it is the first that
+    /// blocks an owner's deletion, marks the owner's other dependents, too.
     fn touch_around(&mut self, uid: Uid, before: Option<&Node>) {
         self.touch(uid);
         let mut owners: BTreeSet<Uid> = BTreeSet::new();
