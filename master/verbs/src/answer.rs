@@ -2,6 +2,7 @@
 
 use super::call::Call;
 use http::{HeaderValue, Response, StatusCode, header};
+use jiff::Timestamp;
 use master_client::Body;
 use master_objects::StoredPart;
 use master_schema::error::{ApiError, Reason};
@@ -15,6 +16,17 @@ use serde_json::{Value, json};
 
 /// An answer, or the error that is answered.
 pub type Answer = Result<Response<Body>, ApiError>;
+
+/// How a list's items are made, in the form that the client accepts.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum ListShape {
+    /// Objects.
+    Objects,
+    /// Rows of a table; ages are those at this time.
+    Rows(Style, Timestamp),
+    /// PartialObjectMetadata of this version.
+    Partial(&'static str),
+}
 
 impl Call {
     /// The form that the client accepts.
@@ -66,38 +78,60 @@ impl Call {
                 fields.remove("apiVersion");
             }
         }
-        self.list_answer(accept, &json!({}), items.into_iter().map(Ok))
+        let shape = self.list_shape(accept)?;
+        let items = items.into_iter();
+        let items = items.map(|fields| self.list_item(shape, fields)).collect();
+        self.list_answer(accept, shape, &json!({}), items)
     }
 
-    /// An answer with a list in the form that the client accepts.
+    /// How the items of a list are made.
+    pub(super) fn list_shape(&self, accept: Accept) -> Result<ListShape, ApiError> {
+        match accept.form {
+            Form::Object => Ok(ListShape::Objects),
+            Form::Table(version) => Ok(ListShape::Rows(self.style(version)?, Timestamp::now())),
+            Form::PartialList(version) => Ok(ListShape::Partial(version)),
+            Form::Partial(_) => {
+                let text = format!(
+                    "you requested PartialObjectMetadata, but the requested object is a list ({}List)",
+                    self.kind.kind
+                );
+                Err(ApiError::new(Reason::NotAcceptable, text))
+            }
+        }
+    }
+
+    /// An item of a list.
+    pub(super) fn list_item(&self, shape: ListShape, fields: Fields) -> Value {
+        match shape {
+            ListShape::Objects => Value::Object(fields),
+            ListShape::Rows(style, now) => table::row(&self.kind, style, fields, now),
+            ListShape::Partial(version) => table::partial(&fields, version),
+        }
+    }
+
+    /// An answer with a list of items, which were made in this shape.
     pub(super) fn list_answer(
         &self,
         accept: Accept,
+        shape: ListShape,
         metadata: &Value,
-        items: impl Iterator<Item = Result<Fields, ApiError>>,
+        items: Vec<Value>,
     ) -> Answer {
-        let kind = format!("{}List", self.kind.kind);
-        let list = match accept.form {
-            Form::Object => {
-                let items = items.collect::<Result<Vec<_>, _>>()?;
-                let version = self.kind.api_version();
-                json!({"kind": kind, "apiVersion": version, "metadata": metadata, "items": items})
+        let (kind, version) = match shape {
+            ListShape::Objects => (format!("{}List", self.kind.kind), self.kind.api_version()),
+            ListShape::Rows(style, _) => {
+                let table = table::with_rows(&self.kind, style, items, metadata);
+                return value_answer(StatusCode::OK, &table, accept);
             }
-            Form::Table(version) => {
-                table::table(&self.kind, self.style(version)?, items, metadata)?
-            }
-            Form::PartialList(version) => {
-                let partial = |item: Result<Fields, ApiError>| Ok(table::partial(&item?, version));
-                let items = items.map(partial).collect::<Result<Vec<_>, ApiError>>()?;
-                json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": metadata, "items": items})
-            }
-            Form::Partial(_) => {
-                let text = format!(
-                    "you requested PartialObjectMetadata, but the requested object is a list ({kind})"
-                );
-                return Err(ApiError::new(Reason::NotAcceptable, text));
+            ListShape::Partial(version) => {
+                let kind = "PartialObjectMetadataList";
+                (kind.to_owned(), version.to_owned())
             }
         };
+        let mut list =
+            json!({"kind": kind, "apiVersion": version, "metadata": metadata, "items": []});
+        // Moved: `json!` would copy them.
+        list["items"] = Value::Array(items);
         value_answer(StatusCode::OK, &list, accept)
     }
 

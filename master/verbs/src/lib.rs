@@ -10,7 +10,7 @@
 //!   fields (`managed`) and have plugins look at the object (`writer`), then write it in one
 //!   transaction, again if another writer was faster.
 //! - Reads: `read` and `watch`; a list comes in pages (`page`), an event as a line (`frames`), both
-//!   in the form that the client accepts (`answer`).
+//!   in the form that the client accepts (`answer`). Reads of many objects take turns (`turns`).
 //! - Nodes: what goes on to a node's kubelet leads through `gateway`.
 //!
 //! Tasks: a watch runs inside the body of its response; a connection to a kubelet has a task that
@@ -45,6 +45,7 @@ mod scale;
 mod server_parts;
 mod token;
 mod tunnel;
+mod turns;
 mod update;
 mod watch;
 mod writer;

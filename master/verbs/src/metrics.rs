@@ -4,6 +4,7 @@
 use super::answer::Answer;
 use super::call::{Call, stored};
 use super::read::matches;
+use super::turns::Turns;
 use http::StatusCode;
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason, no_resource, shown};
@@ -41,8 +42,9 @@ pub(super) async fn read(call: &Call, reader: &dyn Reader, usage: &Usage) -> Ans
                 ..ListQuery::default()
             };
             let listing = reader.list(query).await.map_err(store_error)?;
-            let mut items = Vec::new();
+            let (mut items, mut turns) = (Vec::new(), Turns::default());
             for entry in &listing.entries {
+                turns.next(entry.value.len()).await;
                 if matches(entry, &selector)? {
                     items.extend(made(&master_objects::decode_without_managed(
                         measured, entry,

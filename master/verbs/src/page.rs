@@ -2,6 +2,7 @@
 
 use super::call::Call;
 use super::read::{check_reached, matches, revision};
+use super::turns::Turns;
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason};
 use master_schema::selector::Selector;
@@ -29,8 +30,8 @@ pub(super) struct Page {
     pub(super) revision: Revision,
     pub(super) entries: Vec<Entry>,
     /// Token of the next page; empty on the last page.
-    next: String,
-    remaining: Option<usize>,
+    pub(super) next: String,
+    pub(super) remaining: Option<usize>,
 }
 
 impl Page {
@@ -150,7 +151,7 @@ impl Call {
         let mut entries = listing.entries;
         let mut more = listing.remaining > 0;
         if !selector.is_empty() {
-            (entries, more) = select(entries, selector, limit)?;
+            (entries, more) = select(entries, selector, limit).await?;
         }
         let fit = if limit > 0 {
             fitting(&entries)
@@ -200,13 +201,14 @@ fn fitting(entries: &[Entry]) -> usize {
 }
 
 /// The selected entries, at most `limit` (0: all), and whether there are more.
-fn select(
+async fn select(
     entries: Vec<Entry>,
     selector: &Selector,
     limit: usize,
 ) -> Result<(Vec<Entry>, bool), ApiError> {
-    let mut kept = Vec::new();
+    let (mut kept, mut turns) = (Vec::new(), Turns::default());
     for entry in entries {
+        turns.next(entry.value.len()).await;
         if matches(&entry, selector)? {
             if limit > 0 && kept.len() == limit {
                 return Ok((kept, true));
@@ -215,4 +217,36 @@ fn select(
         }
     }
     Ok((kept, false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::turns::TURN;
+    use futures_util::FutureExt as _;
+    use master_kinds::builtin;
+
+    #[test]
+    fn a_selection_among_many_lets_other_tasks_run_in_between() {
+        let kind = builtin::registry().find("", "v1", "configmaps").unwrap();
+        let entry = Entry {
+            key: "configmaps/default/m".into(),
+            value: json!({"metadata": {"name": "m", "namespace": "default"}})
+                .to_string()
+                .into(),
+            created: 5,
+            modified: 5,
+        };
+        let selector = Selector::parse(kind, "a!=b", "").unwrap();
+        let mut task = Box::pin(select(vec![entry; 3 * TURN], &selector, 0));
+        let mut yielded = 0;
+        let (kept, more) = loop {
+            match task.as_mut().now_or_never() {
+                Some(selected) => break selected.unwrap(),
+                None => yielded += 1,
+            }
+        };
+        assert!(yielded >= 2, "{yielded}");
+        assert_eq!((kept.len(), more), (3 * TURN, false));
+    }
 }

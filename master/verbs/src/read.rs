@@ -4,6 +4,7 @@ use super::answer::{Answer, value_answer};
 use super::call::Call;
 use super::network_only;
 use super::page::Page;
+use super::turns::{TURN, Turns};
 use http::StatusCode;
 use master_client::HeldBytes;
 use master_objects::{StoredBytes, StoredPart, store_error};
@@ -15,6 +16,9 @@ use master_wire::respond::json_bytes;
 use master_wire::table::Include;
 use master_wire::{Form, Item, PIECE, Pieces};
 use serde_json::{Value, json};
+
+/// Shared objects of a list after which other tasks run.
+const SHARED_TURN: usize = 32 * TURN;
 
 /// One object, at least as new as the query asks for.
 pub(super) async fn get(call: &Call, reader: &dyn Reader) -> Answer {
@@ -98,25 +102,31 @@ pub(super) fn matches(entry: &Entry, selector: &Selector) -> Result<bool, ApiErr
 pub(super) async fn list(call: &Call, reader: &dyn Reader) -> Answer {
     call.accept()?;
     let page = call.page(reader, &call.selector()?).await?;
-    answer(call, &page)
+    answer(call, &page).await
 }
 
 /// A page as an answer, in the form that the client accepts.
-pub(super) fn answer(call: &Call, page: &Page) -> Answer {
+pub(super) async fn answer(call: &Call, page: &Page) -> Answer {
     let accept = call.accept()?;
     let metadata = page.metadata();
+    // Its last turn ends once the answer is written.
+    let (mut items, mut turns) = (Vec::new(), Turns::default());
     if call.is_network_only()? {
-        let pods = page.entries.iter();
-        let pods = pods.map(|entry| master_objects::decode_without_managed(&call.kind, entry));
-        let items: Result<Vec<_>, _> = pods.map(|pod| Ok(network_only::of_pod(&pod?))).collect();
+        for entry in &page.entries {
+            turns.next(entry.value.len()).await;
+            let pod = master_objects::decode_without_managed(&call.kind, entry)?;
+            items.push(network_only::of_pod(&pod));
+        }
         let list =
-            json!({"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": items?});
+            json!({"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": items});
         return value_answer(StatusCode::OK, &list, accept);
     }
     let read = match accept.form {
-        Form::Object if !accept.yaml => return list_bytes(&call.kind, page, StoredPart::Whole),
+        Form::Object if !accept.yaml => {
+            return list_bytes(&call.kind, page, StoredPart::Whole).await;
+        }
         Form::PartialList(version) if !accept.yaml => {
-            return list_bytes(&call.kind, page, StoredPart::Metadata(version));
+            return list_bytes(&call.kind, page, StoredPart::Metadata(version)).await;
         }
         Form::Table(_) if Include::of(call.query.get("includeObject"))? != Include::Object => {
             master_objects::decode_without_managed
@@ -125,8 +135,12 @@ pub(super) fn answer(call: &Call, page: &Page) -> Answer {
             master_objects::decode
         }
     };
-    let objects = page.entries.iter().map(|entry| read(&call.kind, entry));
-    call.list_answer(accept, &metadata, objects)
+    let shape = call.list_shape(accept)?;
+    for entry in &page.entries {
+        turns.next(entry.value.len()).await;
+        items.push(call.list_item(shape, read(&call.kind, entry)?));
+    }
+    call.list_answer(accept, shape, &metadata, items)
 }
 
 /// An object of a list: its revision, and what is answered of it.
@@ -150,7 +164,7 @@ impl Item for ListItem {
 }
 
 /// A list's JSON, assembled from the stored bytes.
-fn list_bytes(kind: &Kind, page: &Page, part: StoredPart) -> Answer {
+async fn list_bytes(kind: &Kind, page: &Page, part: StoredPart) -> Answer {
     let own = kind.api_version();
     let (name, version) = match part {
         StoredPart::Whole => (kind.kind.as_str(), own.as_str()),
@@ -160,17 +174,20 @@ fn list_bytes(kind: &Kind, page: &Page, part: StoredPart) -> Answer {
     let start = format!(
         r#"{{"kind":"{name}List","apiVersion":"{version}","metadata":{metadata},"items":["#
     );
-    let kept = |entry: &Entry| {
-        Ok(ListItem {
+    // Whole objects are shared: their bytes are not looked at.
+    let shared = kind.stored_as_served() && matches!(part, StoredPart::Whole);
+    let (mut items, mut turns) = (Vec::with_capacity(page.entries.len()), Turns::default());
+    for (at, entry) in page.entries.iter().enumerate() {
+        if !shared {
+            turns.next(entry.value.len()).await;
+        } else if at % SHARED_TURN == SHARED_TURN - 1 {
+            tokio::task::yield_now().await;
+        }
+        items.push(ListItem {
             revision: entry.modified,
             bytes: master_objects::stored_bytes(kind, entry, part)?,
-        })
-    };
-    let items = page
-        .entries
-        .iter()
-        .map(kept)
-        .collect::<Result<Vec<_>, ApiError>>()?;
+        });
+    }
     // The stored bytes are the store's own. This answer holds only the list of items and one piece.
     let held = if kind.stored_as_served() {
         items.len() * size_of::<ListItem>() + PIECE
@@ -182,4 +199,46 @@ fn list_bytes(kind: &Kind, page: &Page, part: StoredPart) -> Answer {
     *response.body_mut() = Pieces::new(start.into(), first, part.tail(), items).body();
     response.extensions_mut().insert(HeldBytes(held));
     Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt as _;
+    use master_kinds::builtin;
+
+    #[test]
+    fn a_list_of_many_lets_other_tasks_run_in_between() {
+        let kind = builtin::registry().find("", "v1", "configmaps").unwrap();
+        let entry = Entry {
+            key: "configmaps/default/m".into(),
+            value: json!({"metadata": {"name": "m", "namespace": "default"}})
+                .to_string()
+                .into(),
+            created: 5,
+            modified: 5,
+        };
+        let parts = [
+            (StoredPart::Whole, SHARED_TURN),
+            (StoredPart::Metadata("meta.k8s.io/v1"), TURN),
+        ];
+        for (part, turn) in parts {
+            let page = Page {
+                revision: 5,
+                entries: vec![entry.clone(); 3 * turn],
+                next: String::new(),
+                remaining: None,
+            };
+            let mut task = Box::pin(list_bytes(kind, &page, part));
+            let mut yielded = 0;
+            let answer = loop {
+                match task.as_mut().now_or_never() {
+                    Some(answer) => break answer,
+                    None => yielded += 1,
+                }
+            };
+            assert!(yielded >= 2, "{part:?}: {yielded}");
+            assert!(answer.is_ok(), "{part:?}");
+        }
+    }
 }

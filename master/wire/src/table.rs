@@ -104,24 +104,35 @@ pub fn table(
     metadata: &Value,
 ) -> Result<Value, ApiError> {
     let now = Timestamp::now();
-    let mut rows = Vec::new();
-    for fields in objects {
-        let fields = fields?;
-        let cells = cells(kind, &fields, now);
-        let object = match style.include {
-            Include::Nothing => Value::Null,
-            Include::Metadata => partial(&fields, style.version),
-            Include::Object => Value::Object(fields),
-        };
-        rows.push(json!({ "cells": cells, "object": object }));
-    }
+    let rows = objects.into_iter();
+    let rows = rows.map(|fields| Ok(row(kind, style, fields?, now)));
+    let rows = rows.collect::<Result<Vec<_>, ApiError>>()?;
+    Ok(with_rows(kind, style, rows, metadata))
+}
+
+/// An object's row of a table; ages are those at `now`.
+pub fn row(kind: &Kind, style: Style, fields: Fields, now: Timestamp) -> Value {
+    let cells = cells(kind, &fields, now);
+    let object = match style.include {
+        Include::Nothing => Value::Null,
+        Include::Metadata => partial(&fields, style.version),
+        Include::Object => Value::Object(fields),
+    };
+    json!({ "cells": cells, "object": object })
+}
+
+/// A table of rows ([`row`]) with a list's metadata.
+pub fn with_rows(kind: &Kind, style: Style, rows: Vec<Value>, metadata: &Value) -> Value {
     let columns = if style.headings {
         columns(kind)
     } else {
         Value::Null
     };
-    Ok(json!({
+    let mut table = json!({
         "kind": "Table", "apiVersion": style.version, "metadata": metadata, "columnDefinitions": columns,
-        "rows": rows,
-    }))
+        "rows": [],
+    });
+    // Moved: `json!` would copy them.
+    table["rows"] = Value::Array(rows);
+    table
 }
