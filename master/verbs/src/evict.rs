@@ -4,6 +4,7 @@
 use super::answer::{Answer, success};
 use super::call::Call;
 use super::delete;
+use super::turns::Turns;
 use super::writer::ObjectWriter;
 use http::StatusCode;
 use master_client::Body;
@@ -86,7 +87,9 @@ async fn count_in_budget(
     let listing = reader.list(query).await.map_err(store_error)?;
     let pod_value = Value::Object(pod.clone());
     let mut found: Option<(Entry, Fields)> = None;
+    let mut turns = Turns::default();
     for entry in listing.entries {
+        turns.next(entry.value.len()).await;
         let budget = master_objects::decode_for_update(kind, &entry)?;
         let selector = inner(&budget, "spec").and_then(|spec| label_text(get(spec, "selector")));
         let Some(selector) = selector else { continue };

@@ -2,6 +2,7 @@
 
 use super::{options, preconditions, remove};
 use crate::answer::Answer;
+use crate::turns::Turns;
 use crate::writer::ObjectWriter;
 use crate::{Call, read};
 use futures_util::stream::{self, TryStreamExt as _};
@@ -21,12 +22,11 @@ pub(crate) async fn collection(call: &Call, writer: &ObjectWriter<'_>, content: 
     call.accept()?;
     let options = options::read(call, content).await?;
     let page = call.page(writer.reader, &call.selector()?).await?;
+    let mut turns = Turns::default();
     for batch in page.entries.chunks(BATCH) {
-        delete_batch(call, writer, batch, &options).await?;
-        // Thousands of objects are decoded here: other tasks run in between.
-        tokio::task::yield_now().await;
+        delete_batch(call, writer, batch, &options, &mut turns).await?;
     }
-    read::answer(call, &page)
+    read::answer(call, &page).await
 }
 
 /// Deletes a batch in one transaction; objects that another writer changed, or to which admission
@@ -36,9 +36,12 @@ async fn delete_batch(
     writer: &ObjectWriter<'_>,
     entries: &[Entry],
     options: &Options,
+    turns: &mut Turns,
 ) -> Result<(), ApiError> {
     let (mut ops, mut alone) = (Vec::with_capacity(entries.len()), Vec::new());
     for entry in entries {
+        // Admission may wait: no turn is held meanwhile.
+        turns.pause(entry.value.len()).await;
         let fields = master_objects::decode_for_update(&call.kind, entry)?;
         preconditions(call, entry, &fields, options)?;
         let admitted = writer.admit_delete(call, &fields).await?;
