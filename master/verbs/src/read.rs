@@ -209,7 +209,8 @@ mod tests {
 
     #[test]
     fn a_list_of_many_lets_other_tasks_run_in_between() {
-        let kind = builtin::registry().find("", "v1", "configmaps").unwrap();
+        let registry = builtin::registry();
+        let kind = registry.find("", "v1", "configmaps").unwrap();
         let entry = Entry {
             key: "configmaps/default/m".into(),
             value: json!({"metadata": {"name": "m", "namespace": "default"}})
