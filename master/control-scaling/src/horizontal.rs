@@ -413,8 +413,8 @@ impl HorizontalAutoscalers {
         Ok(Ok(metrics.map(read).collect()))
     }
 
-    /// Reads the pods of a target, until one is found that another autoscaler has: in one period the
-    /// autoscalers of a namespace read each pod once, and beyond that a page each.
+    /// Reads the pods of a target, until one is found that another autoscaler has: in one period
+    /// the autoscalers of a namespace read each pod once, and beyond that a page each.
     async fn pods(&self, key: &Key, selector: &str, writer: &Writer) -> Result<Pods, ApiError> {
         let others = self.claim(key, selector);
         if !others.is_empty() {
@@ -446,8 +446,8 @@ impl HorizontalAutoscalers {
         }
     }
 
-    /// Notes an autoscaler's selector; those of the same namespace that have the same one. No pod is
-    /// read to find them, so that many autoscalers of one target cost nothing.
+    /// Notes an autoscaler's selector, and returns those of its namespace that have the same one.
+    /// No pod is read to find them, so that many autoscalers of one target cost nothing.
     fn claim(&self, key: &Key, selector: &str) -> Vec<String> {
         let mut known = self.known();
         selector.clone_into(&mut known.entry(key.clone()).or_default().selector);
