@@ -107,14 +107,15 @@ impl Controller for HorizontalAutoscalers {
     }
 
     fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
-        let Some(found) = self.all.get(key) else {
+        let found = self.all.get(key);
+        let Some(found) = found.filter(|found| !is_leaving(&found.metadata)) else {
             self.known().remove(key);
             return None;
         };
         let uid = found.metadata.uid.clone().unwrap_or_default();
         let known = self.known();
         let looked = known.get(key).filter(|known| known.uid == uid);
-        (!is_leaving(&found.metadata)).then(|| Facts {
+        Some(Facts {
             key: key.clone(),
             looked: looked.and_then(|known| known.looked),
             uid,
@@ -304,6 +305,7 @@ impl HorizontalAutoscalers {
         let scale = match Scale::read(&key.namespace, spec, writer).await {
             Ok(scale) => scale,
             Err(error) => {
+                self.remember(key, |known| known.selector.clear());
                 let words = format!(
                     "the HPA controller was unable to get the target's current scale: {error}"
                 );
@@ -317,6 +319,7 @@ impl HorizontalAutoscalers {
             readings: if needs_metrics(spec, scale.replicas) {
                 self.read(key, spec, &scale, writer).await?
             } else {
+                self.remember(key, |known| known.selector.clear());
                 Ok(Vec::new())
             },
         };
@@ -376,6 +379,7 @@ impl HorizontalAutoscalers {
             Ok(Err(condition("ScalingActive", false, reason, words)))
         };
         if scale.selector.is_empty() {
+            self.remember(key, |known| known.selector.clear());
             let words = "the HPA target's scale is missing a selector";
             return fault("InvalidSelector", words.to_owned());
         }

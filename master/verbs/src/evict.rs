@@ -89,7 +89,7 @@ async fn count_in_budget(
     let mut found: Option<(Entry, Fields)> = None;
     let mut turns = Turns::default();
     for entry in listing.entries {
-        turns.next(entry.value.len()).await;
+        turns.pause(entry.value.len()).await;
         let budget = master_objects::decode_for_update(kind, &entry)?;
         let selector = inner(&budget, "spec").and_then(|spec| label_text(get(spec, "selector")));
         let Some(selector) = selector else { continue };

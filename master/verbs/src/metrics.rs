@@ -44,7 +44,7 @@ pub(super) async fn read(call: &Call, reader: &dyn Reader, usage: &Usage) -> Ans
             let listing = reader.list(query).await.map_err(store_error)?;
             let (mut items, mut turns) = (Vec::new(), Turns::default());
             for entry in &listing.entries {
-                turns.next(entry.value.len()).await;
+                turns.hold(entry.value.len()).await;
                 if matches(entry, &selector)? {
                     items.extend(made(&master_objects::decode_without_managed(
                         measured, entry,

@@ -208,7 +208,7 @@ async fn select(
 ) -> Result<(Vec<Entry>, bool), ApiError> {
     let (mut kept, mut turns) = (Vec::new(), Turns::default());
     for entry in entries {
-        turns.next(entry.value.len()).await;
+        turns.pause(entry.value.len()).await;
         if matches(&entry, selector)? {
             if limit > 0 && kept.len() == limit {
                 return Ok((kept, true));

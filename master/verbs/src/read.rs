@@ -113,7 +113,7 @@ pub(super) async fn answer(call: &Call, page: &Page) -> Answer {
     let (mut items, mut turns) = (Vec::new(), Turns::default());
     if call.is_network_only()? {
         for entry in &page.entries {
-            turns.next(entry.value.len()).await;
+            turns.hold(entry.value.len()).await;
             let pod = master_objects::decode_without_managed(&call.kind, entry)?;
             items.push(network_only::of_pod(&pod));
         }
@@ -137,7 +137,7 @@ pub(super) async fn answer(call: &Call, page: &Page) -> Answer {
     };
     let shape = call.list_shape(accept)?;
     for entry in &page.entries {
-        turns.next(entry.value.len()).await;
+        turns.hold(entry.value.len()).await;
         items.push(call.list_item(shape, read(&call.kind, entry)?));
     }
     call.list_answer(accept, shape, &metadata, items)
@@ -179,7 +179,7 @@ async fn list_bytes(kind: &Kind, page: &Page, part: StoredPart) -> Answer {
     let (mut items, mut turns) = (Vec::with_capacity(page.entries.len()), Turns::default());
     for (at, entry) in page.entries.iter().enumerate() {
         if !shared {
-            turns.next(entry.value.len()).await;
+            turns.pause(entry.value.len()).await;
         } else if at % SHARED_TURN == SHARED_TURN - 1 {
             tokio::task::yield_now().await;
         }
