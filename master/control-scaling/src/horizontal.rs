@@ -333,8 +333,7 @@ impl HorizontalAutoscalers {
             report.warn(writer, reason, message.clone()).await;
         }
         report.status.current_replicas = Some(scale.replicas);
-        let shown = serde_json::from_value(Value::Array(decision.current.clone()));
-        let shown: Option<Vec<_>> = shown.ok();
+        let shown: Option<Vec<_>> = serde_json::from_value(decision.current.clone().into()).ok();
         report.status.current_metrics = shown.filter(|shown| !shown.is_empty());
         let Some(to) = decision.replicas else {
             return Ok(());
