@@ -223,30 +223,17 @@ async fn select(
 mod tests {
     use super::*;
     use crate::turns::TURN;
-    use futures_util::FutureExt as _;
+    use crate::turns::tests::{map_entry, polled};
     use master_kinds::builtin;
 
     #[test]
     fn a_selection_among_many_lets_other_tasks_run_in_between() {
         let registry = builtin::registry();
         let kind = registry.find("", "v1", "configmaps").unwrap();
-        let entry = Entry {
-            key: "configmaps/default/m".into(),
-            value: json!({"metadata": {"name": "m", "namespace": "default"}})
-                .to_string()
-                .into(),
-            created: 5,
-            modified: 5,
-        };
+        let entry = map_entry();
         let selector = Selector::parse(kind, "a!=b", "").unwrap();
-        let mut task = Box::pin(select(vec![entry; 3 * TURN], &selector, 0));
-        let mut yielded = 0;
-        let (kept, more) = loop {
-            match task.as_mut().now_or_never() {
-                Some(selected) => break selected.unwrap(),
-                None => yielded += 1,
-            }
-        };
+        let (selected, yielded) = polled(select(vec![entry; 3 * TURN], &selector, 0));
+        let (kept, more) = selected.unwrap();
         assert!(yielded >= 2, "{yielded}");
         assert_eq!((kept.len(), more), (3 * TURN, false));
     }

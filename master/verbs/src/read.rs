@@ -204,21 +204,14 @@ async fn list_bytes(kind: &Kind, page: &Page, part: StoredPart) -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures_util::FutureExt as _;
+    use crate::turns::tests::{map_entry, polled};
     use master_kinds::builtin;
 
     #[test]
     fn a_list_of_many_lets_other_tasks_run_in_between() {
         let registry = builtin::registry();
         let kind = registry.find("", "v1", "configmaps").unwrap();
-        let entry = Entry {
-            key: "configmaps/default/m".into(),
-            value: json!({"metadata": {"name": "m", "namespace": "default"}})
-                .to_string()
-                .into(),
-            created: 5,
-            modified: 5,
-        };
+        let entry = map_entry();
         let parts = [
             (StoredPart::Whole, SHARED_TURN),
             (StoredPart::Metadata("meta.k8s.io/v1"), TURN),
@@ -230,14 +223,7 @@ mod tests {
                 next: String::new(),
                 remaining: None,
             };
-            let mut task = Box::pin(list_bytes(kind, &page, part));
-            let mut yielded = 0;
-            let answer = loop {
-                match task.as_mut().now_or_never() {
-                    Some(answer) => break answer,
-                    None => yielded += 1,
-                }
-            };
+            let (answer, yielded) = polled(list_bytes(kind, &page, part));
             assert!(yielded >= 2, "{part:?}: {yielded}");
             assert!(answer.is_ok(), "{part:?}");
         }

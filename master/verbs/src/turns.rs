@@ -86,10 +86,35 @@ impl Turns {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use futures_util::FutureExt as _;
+    use master_store::Entry;
+    use serde_json::json;
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Polls a future until it is done: its outcome, and how often it yielded.
+    pub(crate) fn polled<T>(task: impl Future<Output = T>) -> (T, usize) {
+        let (mut task, mut yielded) = (Box::pin(task), 0);
+        loop {
+            match task.as_mut().now_or_never() {
+                Some(outcome) => return (outcome, yielded),
+                None => yielded += 1,
+            }
+        }
+    }
+
+    /// A stored ConfigMap.
+    pub(crate) fn map_entry() -> Entry {
+        Entry {
+            key: "configmaps/default/m".into(),
+            value: json!({"metadata": {"name": "m", "namespace": "default"}})
+                .to_string()
+                .into(),
+            created: 5,
+            modified: 5,
+        }
+    }
 
     fn places(count: usize) -> &'static Semaphore {
         Box::leak(Box::new(Semaphore::new(count)))

@@ -8,7 +8,7 @@ use master_client::{Change, Client, DeleteParams, Key, ListParams, Patch};
 use master_control::controller::Now;
 use master_control::options::Options;
 use master_control::queue::Outcome;
-use master_control::setup::Setup;
+use master_control::setup::{Setup, TestStores};
 use master_control::views::node::NodeView;
 use master_control::views::pod::PodView;
 use master_control_cluster::garbage::Garbage;
@@ -89,17 +89,7 @@ async fn a_dependent_that_the_collector_has_not_seen_is_orphaned_with_the_others
     deleted.await.expect("it waits for the collector");
 
     let (garbage, mut stand) = Setup::for_test::<Garbage>(&Options::default());
-    let resources = cluster.admin.resources();
-    stand.serve(&resources);
-    let maps = resources.iter().find(|kind| kind.plural == "configmaps");
-    let maps = maps.expect("they are served");
-    let listed = cluster
-        .admin
-        .partials(maps, "default", &ListParams::default())
-        .await;
-    let mut listed = listed.expect("they are listed").items;
-    listed.retain(|map| map.metadata.name == "owner");
-    let keys = stand.meet("", "ConfigMap", &Change::Listed(listed));
+    let keys = listed(&cluster, &mut stand, "owner").await;
     assert_eq!(keys.len(), 1, "the owner alone");
     let outcome = stand.run(&garbage, &keys[0], Now::read(), &cluster.own);
     drop(outcome.await);
@@ -116,6 +106,19 @@ async fn a_dependent_that_the_collector_has_not_seen_is_orphaned_with_the_others
     assert_eq!(child.metadata.owner_references, None);
 }
 
+/// Lists one ConfigMap to a collector that serves all kinds; the keys that this concerns.
+async fn listed(cluster: &Cluster, stand: &mut TestStores, name: &str) -> Vec<Key> {
+    let resources = cluster.admin.resources();
+    stand.serve(&resources);
+    let maps = resources.iter().find(|kind| kind.plural == "configmaps");
+    let maps = maps.expect("they are served");
+    let params = ListParams::default();
+    let all = cluster.admin.partials(maps, "default", &params).await;
+    let mut all = all.expect("they are listed").items;
+    all.retain(|map| map.metadata.name == name);
+    stand.meet("", "ConfigMap", &Change::Listed(all))
+}
+
 /// An owner's kind may come later: until then there is nothing to try again.
 #[tokio::test]
 async fn an_object_with_an_owner_of_a_kind_that_nobody_serves_waits_for_further_kinds() {
@@ -126,17 +129,7 @@ async fn an_object_with_an_owner_of_a_kind_that_nobody_serves_waits_for_further_
     make(&cluster, MAPS, kept).await;
 
     let (garbage, mut stand) = Setup::for_test::<Garbage>(&Options::default());
-    let resources = cluster.admin.resources();
-    stand.serve(&resources);
-    let maps = resources.iter().find(|kind| kind.plural == "configmaps");
-    let maps = maps.expect("they are served");
-    let listed = cluster
-        .admin
-        .partials(maps, "default", &ListParams::default())
-        .await;
-    let mut listed = listed.expect("they are listed").items;
-    listed.retain(|map| map.metadata.name == "kept");
-    let keys = stand.meet("", "ConfigMap", &Change::Listed(listed));
+    let keys = listed(&cluster, &mut stand, "kept").await;
     assert_eq!(keys.len(), 1, "its owner seems to be gone");
     let outcome = stand.run(&garbage, &keys[0], Now::read(), &cluster.own);
     let outcome = outcome.await;
