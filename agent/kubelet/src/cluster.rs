@@ -5,7 +5,8 @@
 //! Of each kind that anyone may make, namespaces share a number of bytes ([`KeptBytes`]). Of one
 //! that is left out the node knows no more than which objects there are: its Services are not
 //! served and its policies isolate its pods, while its slices, pods and labels are matched by no
-//! policy and get no traffic.
+//! policy and get no traffic. An object that can't be decoded is as if it were not there, except
+//! that a policy isolates all pods of its namespace.
 
 use crate::shared::Shared;
 use agent_api::{ApiError, Backoff, Pace, WatchEvent};
@@ -69,6 +70,10 @@ trait Followed: Sized + Send + Sync + PartialEq + 'static {
     /// Whether its content is left out.
     fn is_without_content(&self) -> bool {
         false
+    }
+    /// What is kept of one that can't be decoded; none where it is as if it were not there.
+    fn undecoded(_key: Key) -> Option<(Self::Key, Self)> {
+        None
     }
     /// Publishes the namespaces that are left out, where others need to know.
     fn publish_left_out(_known: &mut Self::State, _left_out: &BTreeSet<String>) {}
@@ -275,6 +280,12 @@ followed!(
         fn is_without_content(&self) -> bool {
             self.left_out
         }
+
+        /// As one that is not understood: ignored, it would leave the pods open that it isolates.
+        fn undecoded(key: Key) -> Option<(Key, Self)> {
+            let closed = Self::closed(key.namespace.clone());
+            Some((key, closed))
+        }
     }
 );
 
@@ -422,15 +433,27 @@ fn log_left_out<K: Followed>(namespace: &str) {
 
 /// One object that can't be read must not keep the others from being known.
 fn object<K: Followed>(object: Value) -> Option<(K::Key, Option<K>)> {
-    let read = serde_json::from_value(object).map(K::read);
-    read.inspect_err(|error| {
-        tracing::warn!(
-            path = K::PATH,
-            error = chain(error),
-            "cannot decode an object from a watch; ignoring it"
-        );
-    })
-    .ok()
+    let named = |at: &str| {
+        let name = object.pointer(at).and_then(Value::as_str);
+        name.unwrap_or_default().to_owned()
+    };
+    let key = Key {
+        namespace: named("/metadata/namespace"),
+        name: named("/metadata/name"),
+    };
+    match serde_json::from_value::<K::Object>(object) {
+        Ok(object) => Some(K::read(object)),
+        Err(error) => {
+            tracing::warn!(
+                path = K::PATH,
+                namespace = key.namespace,
+                name = key.name,
+                error = chain(&error),
+                "cannot decode an object; ignoring it, but a NetworkPolicy isolates all pods of its namespace until it is written anew or deleted"
+            );
+            K::undecoded(key).map(|(key, object)| (key, Some(object)))
+        }
+    }
 }
 
 /// Follows changes from a version on, until the master refuses to go on from there, or there is

@@ -126,6 +126,56 @@ fn policies_of_a_namespace_with_too_many_isolate_all_of_its_pods() {
     }
 }
 
+/// Whether the only policy of a view isolates all pods of `shop`.
+fn closes_shop(view: &View<World>) -> bool {
+    let world = view.now();
+    let policies = world.policies.as_ref().unwrap();
+    let key = Key {
+        namespace: "shop".to_owned(),
+        name: "shop-0".to_owned(),
+    };
+    assert_eq!(policies.keys().collect::<Vec<_>>(), [&key]);
+    *policies[&key] == policy::Policy::closed("shop".to_owned())
+}
+
+#[tokio::test]
+async fn a_policy_that_cannot_be_decoded_isolates_all_pods_of_its_namespace() {
+    let dir = tempfile::tempdir().unwrap();
+    let good = json!({"podSelector": {"matchLabels": {"app": "web"}}, "ingress": [{}]});
+    for bad in [
+        json!(7),
+        json!({"podSelector": []}),
+        json!({"podSelector": {"matchLabels": {"app": 7}}}),
+        json!({"podSelector": {}, "policyTypes": "Ingress"}),
+        json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": {}}),
+        json!({"podSelector": {}, "ingress": [{"from": [{"ipBlock": {"cidr": 7}}]}]}),
+        json!({"podSelector": {}, "ingress": [{"ports": [{"port": 1.5}]}]}),
+        json!({"podSelector": {}, "egress": [{"ports": [{"port": 80, "endPort": "90"}]}]}),
+    ] {
+        let mut objects = Objects::<policy::Policy>::of(POLICIES, json!({ "spec": bad }));
+        objects.change("ADDED", "shop", 0);
+        assert!(closes_shop(&objects.view), "{bad} comes");
+        objects.spec = json!({ "spec": good });
+        objects.change("MODIFIED", "shop", 0);
+        assert!(!closes_shop(&objects.view), "it is mended");
+        objects.spec = json!({ "spec": bad });
+        objects.change("MODIFIED", "shop", 0);
+        assert!(closes_shop(&objects.view), "{bad} replaces it");
+
+        let listed = Arc::new(Large(vec![objects.object("shop", 0)]));
+        let shared = shared_of(dir.path(), Vec::new(), listed);
+        let view = View::default();
+        let mut bytes = KeptBytes::of(POLICIES);
+        let list = list::<policy::Policy>(&shared, &view, &mut bytes);
+        list.await.unwrap();
+        assert!(closes_shop(&view), "{bad} is listed");
+
+        objects.change("DELETED", "shop", 0);
+        assert_eq!(objects.view.now().policies, Some(BTreeMap::new()), "{bad}");
+        assert!(objects.bytes.is_empty());
+    }
+}
+
 #[test]
 fn slices_and_pods_of_a_namespace_with_too_many_mean_nobody() {
     let endpoint = json!({"addresses": ["10.1.0.2"], "conditions": {}});

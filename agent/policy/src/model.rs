@@ -233,8 +233,8 @@ pub struct Policy {
     pub ingress: Option<Vec<Rule>>,
     /// Where they may go; none where it says nothing of that.
     pub egress: Option<Vec<Rule>>,
-    /// Whether its rules are not kept: it is not understood, or its namespace takes too much of
-    /// what the node keeps. Then it selects all pods there, and lets nothing through.
+    /// Whether its rules are not kept: it can't be decoded or is not understood, or its namespace
+    /// takes too much of what the node keeps. Then it selects all pods there, and lets nothing through.
     pub left_out: bool,
 }
 
@@ -253,6 +253,9 @@ impl Policy {
             let spec = policy.spec?;
             let types = spec.policy_types.unwrap_or_default();
             let named = |kind: &str| types.iter().any(|one| one == kind);
+            if !types.iter().all(|one| one == "Ingress" || one == "Egress") {
+                return None;
+            }
             let has_ingress = types.is_empty() || named("Ingress");
             let has_egress = named("Egress") || (types.is_empty() && spec.egress.is_some());
             let lengths = [
@@ -277,7 +280,9 @@ impl Policy {
         understood().unwrap_or(closed)
     }
 
-    fn closed(namespace: String) -> Self {
+    /// One of which nothing is known but its namespace: it lets nothing through to or from any pod
+    /// there.
+    pub fn closed(namespace: String) -> Self {
         Self {
             namespace,
             selects: Selector::default(),

@@ -386,6 +386,7 @@ fn a_policy_that_is_not_understood_closes_its_namespace() {
     };
     for broken in [
         json!({"podSelector": {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}}),
+        json!({"podSelector": {}, "policyTypes": ["Forward"]}),
         json!({"podSelector": {}, "ingress": [{"from": [{}]}]}),
         json!({"podSelector": {}, "ingress": [{"from": [{"ipBlock": {"cidr": "ten"}}]}]}),
         json!({"podSelector": {}, "egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["ten"]}}]}]}),
