@@ -249,3 +249,101 @@ pub(crate) fn cidrs_update(new: &Fields, old: &Fields, faults: &mut Faults) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use config_kube::k8s_openapi::api::networking::v1::NetworkPolicy;
+    use master_schema::schema::{Schemas, Source, definitions};
+    use serde_json::{Value, json};
+
+    /// A policy with a value in every field, but for its kind and version, which the server writes.
+    fn full() -> Value {
+        let time = "2026-01-01T00:00:00Z";
+        let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": "u",
+            "controller": true, "blockOwnerDeletion": true});
+        let managed = json!({"apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {}},
+            "manager": "m", "operation": "Apply", "subresource": "s", "time": time});
+        let metadata = json!({"annotations": {"a": "b"}, "creationTimestamp": time,
+            "deletionGracePeriodSeconds": 1, "deletionTimestamp": time, "finalizers": ["a"],
+            "generateName": "g", "generation": 1, "labels": {"a": "b"}, "managedFields": [managed],
+            "name": "p", "namespace": "shop", "ownerReferences": [owner], "resourceVersion": "1",
+            "selfLink": "s", "uid": "u"});
+        let requirement = json!({"key": "a", "operator": "In", "values": ["b"]});
+        let selector = json!({"matchLabels": {"a": "b"}, "matchExpressions": [requirement]});
+        let block = json!({"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]});
+        let peers =
+            json!([{"namespaceSelector": selector, "podSelector": selector}, {"ipBlock": block}]);
+        let ports = json!([{"port": 80, "endPort": 90, "protocol": "TCP"}, {"port": "web"}]);
+        json!({"metadata": metadata, "spec": {
+            "podSelector": selector, "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{"from": peers, "ports": ports}], "egress": [{"to": peers, "ports": ports}],
+        }})
+    }
+
+    /// The places of a tree's values, as JSON pointers; a value's own is `at`.
+    fn places(value: &Value, at: &str) -> Vec<String> {
+        let below: Vec<(String, &Value)> = match value {
+            Value::Object(fields) => fields
+                .iter()
+                .map(|(key, value)| (format!("{at}/{key}"), value))
+                .collect(),
+            Value::Array(items) => (0..)
+                .zip(items)
+                .map(|(number, value): (usize, _)| (format!("{at}/{number}"), value))
+                .collect(),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Vec::new(),
+        };
+        let own = below.iter().map(|(place, _)| place.clone());
+        let deeper = below.iter().flat_map(|(place, value)| places(value, place));
+        own.chain(deeper).collect()
+    }
+
+    /// A node decodes each policy, and closes a namespace with one that it can't decode.
+    #[test]
+    fn every_policy_that_the_api_takes_can_be_decoded() {
+        let source = Source::of::<NetworkPolicy>();
+        let schemas = Schemas::compile(&definitions(std::slice::from_ref(&source)));
+        // How many faults a policy's types have; one with none of a wrong type is decoded.
+        let faults = |policy: &Value| {
+            let mut fields = policy.as_object().unwrap().clone();
+            let checked = schemas.check(source.name(), &mut fields);
+            if checked.wrong.is_empty() {
+                let decoded = serde_json::from_value::<NetworkPolicy>(Value::Object(fields));
+                assert!(decoded.is_ok(), "{:?}: {policy}", decoded.err());
+            }
+            checked.unknown.len() + checked.wrong.len()
+        };
+        let full = full();
+        assert_eq!(faults(&full), 0);
+        let values = [
+            json!(null),
+            json!(true),
+            json!(0),
+            json!(-1),
+            json!(1.5),
+            json!(u64::MAX),
+            json!(i64::MIN),
+            json!(""),
+            json!("text"),
+            json!([]),
+            json!([null]),
+            json!([7]),
+            json!(["text"]),
+            json!([[]]),
+            json!({}),
+            json!({"a": null}),
+            json!({"a": 7}),
+            json!({"a": {}}),
+        ];
+        for place in places(&full, "") {
+            let found = values.iter().filter(|value| {
+                let mut policy = full.clone();
+                *policy.pointer_mut(&place).unwrap() = Value::clone(value);
+                faults(&policy) > 0
+            });
+            // Only what server-side apply keeps about owners of fields has no type.
+            let has_type = !place.contains("/fieldsV1");
+            assert_eq!(found.count() > 0, has_type, "{place}");
+        }
+    }
+}
