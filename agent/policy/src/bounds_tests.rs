@@ -309,6 +309,23 @@ fn pods_of_others_close_no_namespace_that_does_not_select_them() {
     }
 }
 
+#[test]
+fn named_ports_are_looked_up_at_the_pods_that_a_block_holds_and_count_there_alone() {
+    let own = pods(&["shop", "flood"]);
+    for (block, is_closed) in [("10.2.0.0/24", false), ("10.0.0.0/8", true)] {
+        let peer = PolicyPeer::Block {
+            cidr: block.parse().unwrap(),
+            except: Vec::new(),
+        };
+        let rule = Rule {
+            peers: [peer].into(),
+            ports: named_ports(1000),
+        };
+        let table = fresh(Family::V4, &flooded(rule, 20_000), &own);
+        assert_eq!(table.chains.contains_key("closed"), is_closed, "{block}");
+    }
+}
+
 /// A cluster of 1,000 namespaces of 50 pods each.
 fn large() -> World {
     let names: Vec<String> = (0..1000).map(|number| format!("team-{number}")).collect();

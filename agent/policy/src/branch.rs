@@ -12,7 +12,7 @@ use crate::name::named;
 use crate::table::{Rules, Set};
 use agent_proxy::Key;
 use agent_sys::netlink::Family;
-use agent_sys::netlink::filter::{Step, Verdict};
+use agent_sys::netlink::filter::{AddressRange, Step, Verdict};
 use agent_sys::netlink::weight::of_rule;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -100,13 +100,24 @@ impl Asked {
 pub(crate) struct Peers {
     pub(crate) digest: Arc<str>,
     pub(crate) list: Arc<[PolicyPeer]>,
+    /// The ranges of those that are blocks.
+    blocks: Arc<Set>,
 }
 
 impl Peers {
-    fn of(namespace: &str, list: Arc<[PolicyPeer]>) -> Self {
+    fn of(family: Family, namespace: &str, list: Arc<[PolicyPeer]>) -> Self {
         Self {
             digest: named("peers", &(namespace, &list)),
+            blocks: Arc::new(Set::Ranges(blocks(family, &list))),
             list,
+        }
+    }
+
+    /// The ranges of those that are blocks, disjoint and in order.
+    pub(crate) fn ranges(&self) -> &[AddressRange] {
+        match &*self.blocks {
+            Set::Ranges(ranges) => ranges,
+            Set::Keys(..) => &[],
         }
     }
 }
@@ -123,7 +134,7 @@ pub(crate) struct Ends {
 
 impl Ends {
     fn of(family: Family, namespace: &str, peers: &Arc<[PolicyPeer]>, side: Side) -> Self {
-        let all = Peers::of(namespace, Arc::clone(peers));
+        let all = Peers::of(family, namespace, Arc::clone(peers));
         if peers.is_empty() {
             return Self {
                 peers: all,
@@ -140,18 +151,17 @@ impl Ends {
             all.clone()
         } else {
             let pods = peers.iter().filter(is_pods).cloned();
-            Peers::of(namespace, pods.collect())
+            Peers::of(family, namespace, pods.collect())
         };
         let mut sets = Vec::new();
         if !pods.list.is_empty() {
             sets.push((named("pods", &pods.digest), Content::Pods(pods)));
         }
-        let ranges = blocks(family, peers);
-        if !ranges.is_empty() {
+        if !all.ranges().is_empty() {
             // Of pairs, so that the set's name does not follow from the names of a type and fields.
-            let pairs = ranges.iter().map(|range| (range.first, range.last));
+            let pairs = all.ranges().iter().map(|range| (range.first, range.last));
             let name = named("block", &format!("{:?}", pairs.collect::<Vec<_>>()));
-            sets.push((name, Content::Ranges(Arc::new(Set::Ranges(ranges)))));
+            sets.push((name, Content::Ranges(Arc::clone(&all.blocks))));
         }
         let steps = |(name, _): &(Arc<str>, Content)| {
             let set = name.to_string().into();

@@ -1,11 +1,11 @@
 //! The pods that policies mean, and the sets of the packet filter that hold them (pure).
 
-use crate::blocks::blocks;
 use crate::branch::{Content, Peers};
 use crate::budget::MAX_EFFORT;
 use crate::model::{Labels, Pod, PolicyPeer, Selector, is_meant};
 use crate::table::Set;
 use agent_sys::netlink::Family;
+use agent_sys::netlink::filter::AddressRange;
 use agent_sys::netlink::links::octets;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -17,6 +17,8 @@ use std::sync::Arc;
 const MOST_CHANGED: usize = 64;
 /// Places of which the marks are read in the time of a comparison.
 const MARKS: usize = 32;
+/// Cost, in comparisons, of finding the places of a range.
+const SEARCHING: usize = 16;
 
 /// An address and a pod that has it.
 pub(crate) type PodAddress = (IpAddr, Arc<Pod>);
@@ -77,8 +79,8 @@ pub(crate) struct PodIndex<'a> {
     family: Family,
     places: &'a [PodAddress],
     near: HashMap<&'a str, Near>,
-    /// Named ports of all.
-    ports: usize,
+    /// Named ports at the places before each, and at all of them.
+    ports: Vec<usize>,
     /// Addresses at which there were other pods when the last table was made.
     changed: Vec<IpAddr>,
     namespaces: &'a BTreeMap<String, Arc<Labels>>,
@@ -137,13 +139,15 @@ impl<'a> PodIndex<'a> {
         namespaces: &'a BTreeMap<String, Arc<Labels>>,
     ) -> Self {
         let mut near: HashMap<&str, Near> = HashMap::new();
-        let mut ports = 0;
+        let (mut ports, mut before_it) = (Vec::with_capacity(places.len() + 1), 0);
         for (place, (_, pod)) in places.iter().enumerate() {
             let own = near.entry(&pod.namespace).or_default();
             own.places.push(place);
             own.ports += pod.ports.len();
-            ports += pod.ports.len();
+            ports.push(before_it);
+            before_it += pod.ports.len();
         }
+        ports.push(before_it);
         Self {
             family,
             places,
@@ -184,17 +188,17 @@ impl<'a> PodIndex<'a> {
     /// What these peers take. Pods count only where a peer's namespaces have them, so that
     /// nobody's pods close another's namespace that does not select theirs.
     fn count(&self, own: &str, peers: &Peers) -> Counted {
-        let all = self.places.len().saturating_add(self.ports);
+        let all = self.reading(&(0..self.places.len()));
         let mut counted = Counted {
             digest: Arc::clone(&peers.digest),
             finding: self.places.len() / MARKS,
             reading: if peers.list.is_empty() { all } else { 0 },
         };
-        let is_block = |peer: &PolicyPeer| matches!(peer, PolicyPeer::Block { .. });
-        if peers.list.iter().any(is_block) {
-            // All blocks together mean each pod at most once.
-            counted.finding = counted.finding.saturating_add(self.places.len());
-            counted.reading = all;
+        for range in peers.ranges() {
+            let there = self.places_in(range);
+            let finding = SEARCHING.saturating_add(there.len());
+            counted.finding = counted.finding.saturating_add(finding);
+            counted.reading = counted.reading.saturating_add(self.reading(&there));
         }
         for peer in &*peers.list {
             let PolicyPeer::Pods { namespaces, pods } = peer else {
@@ -218,6 +222,13 @@ impl<'a> PodIndex<'a> {
         }
         counted.reading = counted.reading.min(all);
         counted
+    }
+
+    /// Comparisons to look once at each of these places, and at the named ports there.
+    fn reading(&self, places: &Range<usize>) -> usize {
+        let ports_before = |place: usize| self.ports.get(place).copied().unwrap_or_default();
+        let ports = ports_before(places.end).saturating_sub(ports_before(places.start));
+        places.len().saturating_add(ports)
     }
 
     /// The pods of the namespaces that a peer of a policy in this namespace selects.
@@ -246,7 +257,7 @@ impl<'a> PodIndex<'a> {
         };
         let held = held.filter(|_| self.changed.len() <= MOST_CHANGED);
         let Some(mut set) = held else {
-            let all = known(&mut meant.all, peers, || self.meant(namespace, &peers.list));
+            let all = known(&mut meant.all, peers, || self.meant(namespace, peers));
             return Arc::new(Set::Keys(length, self.keys(content, all)));
         };
         let there = known(&mut meant.changed, peers, || {
@@ -275,21 +286,28 @@ impl<'a> PodIndex<'a> {
     }
 
     fn places_at(&self, address: IpAddr) -> Range<usize> {
-        let from = self.places.partition_point(|(at, _)| *at < address);
-        let to = self.places.partition_point(|(at, _)| *at <= address);
+        self.places_in(&AddressRange {
+            first: address,
+            last: address,
+        })
+    }
+
+    fn places_in(&self, range: &AddressRange) -> Range<usize> {
+        let from = self.places.partition_point(|(at, _)| *at < range.first);
+        let to = self.places.partition_point(|(at, _)| *at <= range.last);
         from..to
     }
 
     /// The places that some of these peers mean, in order; all where there are none. As
     /// [`is_meant`] says, without a look at each place for each peer.
-    fn meant(&self, own: &str, peers: &[PolicyPeer]) -> Vec<usize> {
-        let mut marks = vec![peers.is_empty(); self.places.len()];
+    fn meant(&self, own: &str, peers: &Peers) -> Vec<usize> {
+        let mut marks = vec![peers.list.is_empty(); self.places.len()];
         let mut mean = |place: usize| {
             if let Some(mark) = marks.get_mut(place) {
                 *mark = true;
             }
         };
-        for peer in peers {
+        for peer in &*peers.list {
             let PolicyPeer::Pods { namespaces, pods } = peer else {
                 continue;
             };
@@ -301,9 +319,8 @@ impl<'a> PodIndex<'a> {
                 }
             }
         }
-        for range in blocks(self.family, peers) {
-            let from = self.places_at(range.first).start;
-            (from..self.places_at(range.last).end).for_each(&mut mean);
+        for range in peers.ranges() {
+            self.places_in(range).for_each(&mut mean);
         }
         let all = marks.into_iter().enumerate();
         all.filter_map(|(place, mark)| mark.then_some(place))
