@@ -7,12 +7,13 @@
 //! Each owner knows how many of its dependents block it and wait, and each object how many of its
 //! owners are absent and go, so that no question about one object goes through all its relatives.
 
+mod uid;
+
 use master_client::{Key, Meta, OwnerRef};
 use master_control::every_kind::ResourceId;
-use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use uid::Uid;
 
 /// Waits until those that it owns, and that block it, are gone.
 pub(crate) const FOREGROUND: &str = "foregroundDeletion";
@@ -20,44 +21,6 @@ pub(crate) const FOREGROUND: &str = "foregroundDeletion";
 pub(crate) const ORPHAN: &str = "orphan";
 /// How many owners that orphaned their dependents are remembered.
 const ORPHANERS: usize = 4_096;
-
-/// A UID as a number. Another text than a UUID is hashed: no object of this server has such a UID.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Uid(u128);
-
-impl Uid {
-    fn of(text: &str) -> Self {
-        if let Some(number) = Self::number(text) {
-            return Self(number);
-        }
-        let half = |salt: u8| {
-            let mut hasher = DefaultHasher::new();
-            (salt, text).hash(&mut hasher);
-            u128::from(hasher.finish())
-        };
-        Self(half(0) << 64 | half(1))
-    }
-
-    /// The number that 32 hexadecimal digits say, between which hyphens may stand.
-    fn number(text: &str) -> Option<u128> {
-        let (mut number, mut digits) = (0_u128, 0);
-        for byte in text.bytes().filter(|byte| *byte != b'-') {
-            let digit = char::from(byte).to_digit(16)?;
-            number = number << 4 | u128::from(digit);
-            digits += 1;
-            if digits > 32 {
-                return None;
-            }
-        }
-        (digits == 32).then_some(number)
-    }
-}
-
-impl Uid {
-    fn key(self) -> Key {
-        Key::cluster(&format!("{:032x}", self.0))
-    }
-}
 
 /// Which object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
