@@ -183,6 +183,8 @@ pub struct Graph {
     touched: BTreeSet<Uid>,
     /// Objects with an owner of a kind that nobody serves.
     held: BTreeSet<Uid>,
+    /// Objects with a reference that can't be resolved: their owners are not judged.
+    unresolvable: BTreeSet<Uid>,
     /// Kinds that were listed.
     listed: BTreeSet<ResourceId>,
     /// The last owners that orphaned their dependents. A dependent that was created while they went
@@ -194,13 +196,11 @@ pub struct Graph {
 
 type Alive = HashMap<Uid, (ResourceId, Arc<str>)>;
 
-/// Whether an owner is not there for a dependent in a namespace.
+/// Whether an owner is not there for a dependent in a namespace. An owner in another namespace does
+/// not count (upstream), and for a cluster-scoped dependent none in any namespace does.
 fn is_absent(alive: &Alive, owner: Uid, dependent: &str) -> bool {
-    // An owner in another namespace does not count (upstream); for a cluster-scoped dependent that
-    // can't be known.
-    alive.get(&owner).is_none_or(|(_, namespace)| {
-        !namespace.is_empty() && !dependent.is_empty() && **namespace != *dependent
-    })
+    let found = alive.get(&owner);
+    found.is_none_or(|(_, own)| !own.is_empty() && **own != *dependent)
 }
 
 impl Graph {
@@ -249,6 +249,16 @@ impl Graph {
         if self.nodes.contains_key(&uid) {
             self.held.insert(uid);
         }
+    }
+
+    /// Notes that the owners of an object can't be judged before its references change, unless
+    /// another action is due for it by now. Returns whether that was noted.
+    pub fn give_up(&mut self, key: &Key, action: &Action) -> bool {
+        let is_due = self.action(key).as_ref() == Some(action);
+        if is_due {
+            self.unresolvable.insert(Uid::of(&key.name));
+        }
+        is_due
     }
 
     /// How many objects are known.
@@ -455,6 +465,7 @@ impl Graph {
     fn unlink(&mut self, uid: Uid) -> Option<Node> {
         let node = self.nodes.remove(&uid)?;
         self.held.remove(&uid);
+        self.unresolvable.remove(&uid);
         let waiting = usize::from(node.waits());
         for link in &node.links {
             if let Some(dependents) = self.dependents.get_mut(&link.owner) {
@@ -561,7 +572,10 @@ impl Graph {
 
     /// The action for an object whose owners may be gone or being deleted.
     fn judge(&self, uid: Uid) -> Option<Action> {
-        let node = self.nodes.get(&uid).filter(|node| !node.deleting)?;
+        let node = self.nodes.get(&uid)?;
+        if node.deleting || self.unresolvable.contains(&uid) {
+            return None;
+        }
         let of = |standing: OwnerState| {
             let owners = node
                 .owners

@@ -3,7 +3,8 @@
 //!
 //! Upstream's rules: an object with owners is deleted once all of them are gone; references to
 //! missing owners are removed while others exist; foreground deletion waits for blocking
-//! dependents; orphans lose their references.
+//! dependents; orphans lose their references; a cluster-scoped object that names an owner of a
+//! namespaced kind stays, as that reference can't be resolved.
 
 mod graph;
 
@@ -80,6 +81,8 @@ enum Obstacle {
     Api(ApiError),
     /// Nobody serves this kind, which is an owner's.
     Unserved(String),
+    /// The object has no namespace, and the kind of this owner has objects in namespaces alone.
+    Unresolvable(OwnerRef),
 }
 
 impl From<ApiError> for Obstacle {
@@ -142,9 +145,10 @@ impl Controller for Garbage {
             Action::Unblock { .. } | Action::Finish { .. } | Action::Orphan { .. } => &[],
         };
         let namespace = &action.object().namespace;
+        // An object without a namespace is reported when it is given up.
         let foreign = absent
             .iter()
-            .filter(|owner| graph.elsewhere(owner, namespace));
+            .filter(|owner| !namespace.is_empty() && graph.elsewhere(owner, namespace));
         Some(Task {
             key: key.clone(),
             foreign: foreign.cloned().collect(),
@@ -172,6 +176,14 @@ impl Controller for Garbage {
                 }
                 let text = "further kinds are served".to_owned();
                 return Err(ApiError::new(Reason::Conflict, text));
+            }
+            Err(Obstacle::Unresolvable(owner)) => {
+                let given_up = self.graph.lock().give_up(&task.key, &task.action);
+                if given_up {
+                    let object = task.action.object();
+                    collector.report_foreign(object, &[owner]).await?;
+                }
+                return Ok(());
             }
         }
         // Done once the graph shows the result: the object then needs another action, or none.
@@ -307,13 +319,7 @@ impl Collector<'_> {
             return Err(Obstacle::Unserved(unserved));
         };
         if kind.namespaced && object.namespace.is_empty() {
-            self.report_foreign(object, std::slice::from_ref(owner))
-                .await?;
-            let text = format!(
-                "{} has no namespace, so a {} can't own it",
-                object.name, owner.kind
-            );
-            return Err(ApiError::new(Reason::NotAcceptable, text).into());
+            return Err(Obstacle::Unresolvable(owner.clone()));
         }
         let found = self
             .client

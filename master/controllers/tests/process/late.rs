@@ -2,7 +2,8 @@
 //! again, past all caches.
 
 use super::{Cluster, MAPS, cluster_without, make};
-use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod};
+use config_kube::k8s_openapi::api::rbac::v1::ClusterRole;
 use config_kube::taints::OUT_OF_SERVICE;
 use master_client::{Change, Client, DeleteParams, Key, ListParams, Patch};
 use master_control::controller::Now;
@@ -13,7 +14,13 @@ use master_control::views::node::NodeView;
 use master_control::views::pod::PodView;
 use master_control_cluster::garbage::Garbage;
 use master_control_nodes::pod_gc::PodGc;
-use serde_json::json;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// Where ClusterRoles are served.
+const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+/// A UID that no object has.
+const NOBODY: &str = "00000000-0000-4000-8000-000000000001";
 
 async fn node(admin: &Client, name: &str) -> Node {
     let node = admin.get(None, name).await;
@@ -89,7 +96,7 @@ async fn a_dependent_that_the_collector_has_not_seen_is_orphaned_with_the_others
     deleted.await.expect("it waits for the collector");
 
     let (garbage, mut stand) = Setup::for_test::<Garbage>(&Options::default());
-    let keys = listed(&cluster, &mut stand, "owner").await;
+    let keys = listed(&cluster, &mut stand, "configmaps", &["owner"]).await;
     assert_eq!(keys.len(), 1, "the owner alone");
     let outcome = stand.run(&garbage, &keys[0], Now::read(), &cluster.own);
     drop(outcome.await);
@@ -106,35 +113,46 @@ async fn a_dependent_that_the_collector_has_not_seen_is_orphaned_with_the_others
     assert_eq!(child.metadata.owner_references, None);
 }
 
-/// Lists one ConfigMap to a collector that serves all kinds; the keys that this concerns.
-async fn listed(cluster: &Cluster, stand: &mut TestStores, name: &str) -> Vec<Key> {
+/// Lists objects of a kind to a collector that serves all kinds; the keys that this concerns.
+async fn listed(
+    cluster: &Cluster,
+    stand: &mut TestStores,
+    plural: &str,
+    names: &[&str],
+) -> Vec<Key> {
     let resources = cluster.admin.resources();
     stand.serve(&resources);
-    let maps = resources.iter().find(|kind| kind.plural == "configmaps");
-    let maps = maps.expect("they are served");
+    let kind = resources.iter().find(|kind| kind.plural == plural);
+    let kind = kind.expect("the kind is served");
+    let namespace = if kind.namespaced { "default" } else { "" };
     let params = ListParams::default();
-    let all = cluster.admin.partials(maps, "default", &params).await;
+    let all = cluster.admin.partials(kind, namespace, &params).await;
     let mut all = all.expect("they are listed").items;
-    all.retain(|map| map.metadata.name == name);
-    stand.meet("", "ConfigMap", &Change::Listed(all))
+    all.retain(|object| names.contains(&object.metadata.name.as_str()));
+    stand.meet(&kind.group, &kind.kind, &Change::Listed(all))
+}
+
+/// Nothing is tried again.
+fn assert_idle(outcome: &Outcome) {
+    let idle =
+        matches!(outcome, Outcome::Done { requeue: None, expectations } if expectations.is_empty());
+    assert!(idle, "{outcome:?}");
 }
 
 /// An owner's kind may come later: until then there is nothing to try again.
 #[tokio::test]
 async fn an_object_with_an_owner_of_a_kind_that_nobody_serves_waits_for_further_kinds() {
     let cluster = cluster_without().await;
-    let reference = json!({"apiVersion": "example.com/v1", "kind": "Widget", "name": "owner",
-        "uid": "00000000-0000-4000-8000-000000000001"});
+    let reference =
+        json!({"apiVersion": "example.com/v1", "kind": "Widget", "name": "owner", "uid": NOBODY});
     let kept = json!({"metadata": {"name": "kept", "ownerReferences": [reference]}});
     make(&cluster, MAPS, kept).await;
 
     let (garbage, mut stand) = Setup::for_test::<Garbage>(&Options::default());
-    let keys = listed(&cluster, &mut stand, "kept").await;
+    let keys = listed(&cluster, &mut stand, "configmaps", &["kept"]).await;
     assert_eq!(keys.len(), 1, "its owner seems to be gone");
     let outcome = stand.run(&garbage, &keys[0], Now::read(), &cluster.own);
-    let outcome = outcome.await;
-    let idle = matches!(&outcome, Outcome::Done { requeue: None, expectations } if expectations.is_empty());
-    assert!(idle, "{outcome:?}");
+    assert_idle(&outcome.await);
     let kept = cluster.admin.get::<ConfigMap>(Some("default"), "kept");
     kept.await.expect("it stays");
 
@@ -142,4 +160,65 @@ async fn an_object_with_an_owner_of_a_kind_that_nobody_serves_waits_for_further_
     assert_eq!(again, keys, "a further kind is listed");
     let again = stand.meet("", "Secret", &Change::Listed(Vec::new()));
     assert!(again.is_empty(), "{again:?}: it is the same kind");
+}
+
+/// A ClusterRole that names a ConfigMap as its owner.
+async fn owned_role(cluster: &Cluster, name: &str, owner: &Value) {
+    let reference = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner});
+    let role = json!({"metadata": {"name": name, "ownerReferences": [reference]}, "rules": []});
+    make(cluster, ROLES, role).await;
+}
+
+/// How many events with a reason there are, by the names of their objects.
+async fn reported(cluster: &Cluster, reason: &str) -> BTreeMap<String, usize> {
+    let params = ListParams::default();
+    let all = cluster.admin.list::<Event>(Some("default"), &params).await;
+    let all = all.expect("events are served").items.into_iter();
+    let mut found = BTreeMap::new();
+    for event in all.filter(|event| event.reason.as_deref() == Some(reason)) {
+        let name = event.involved_object.name.unwrap_or_default();
+        *found.entry(name).or_default() += 1;
+    }
+    found
+}
+
+/// An object without a namespace has no owner in one: nothing that happens to the owner decides
+/// about it (upstream's rule).
+#[tokio::test]
+async fn a_cluster_scoped_object_with_an_owner_of_a_namespaced_kind_stays_with_one_event() {
+    let cluster = cluster_without().await;
+    let owner = make(&cluster, MAPS, json!({"metadata": {"name": "owner"}})).await;
+    owned_role(&cluster, "owned", &owner["metadata"]["uid"]).await;
+    owned_role(&cluster, "left", &json!(NOBODY)).await;
+    let names = ["left", "owned"];
+
+    let (garbage, mut stand) = Setup::for_test::<Garbage>(&Options::default());
+    listed(&cluster, &mut stand, "configmaps", &["owner"]).await;
+    for _ in 0..3 {
+        let keys = listed(&cluster, &mut stand, "clusterroles", &names).await;
+        assert_eq!(keys.len(), 2, "whether their owner is there or not");
+        for key in &keys {
+            let outcome = stand.run(&garbage, key, Now::read(), &cluster.own);
+            assert_idle(&outcome.await);
+        }
+    }
+    let once: BTreeMap<String, usize> = names.map(|name| (name.to_owned(), 1)).into();
+    assert_eq!(reported(&cluster, "OwnerRefInvalidNamespace").await, once);
+    for name in names {
+        let found = cluster.admin.get::<ClusterRole>(None, name).await;
+        found.expect("it stays");
+    }
+
+    // An owner that can be looked up, and is not there.
+    let reference = json!({"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": NOBODY});
+    let change = Patch::Merge(json!({"metadata": {"ownerReferences": [reference]}}));
+    let changed = cluster.admin.patch::<ClusterRole>(None, "left", &change);
+    changed.await.expect("it has another owner");
+    for key in listed(&cluster, &mut stand, "clusterroles", &names).await {
+        let outcome = stand.run(&garbage, &key, Now::read(), &cluster.own);
+        drop(outcome.await);
+    }
+    let left = cluster.admin.get_opt::<ClusterRole>(None, "left").await;
+    assert_eq!(left.expect("roles are served"), None, "it is collected");
+    assert_eq!(reported(&cluster, "OwnerRefInvalidNamespace").await, once);
 }
