@@ -28,8 +28,7 @@ pub const BACKOFF_LAST: Duration = Duration::from_secs(60);
 pub const EXPECTATION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Keys of one namespace that run at once: fewer than a controller's runs, so that long runs in one
-/// namespace leave some to the others. Keys of cluster-scoped kinds have no such bound, nor those
-/// of the garbage collector, which are UIDs.
+/// namespace leave some to the others. Keys of cluster-scoped kinds have no such bound.
 pub const MAX_PER_NAMESPACE: usize = 12;
 
 /// A condition before a key is reconciled again. It checks the stores and is cheap.

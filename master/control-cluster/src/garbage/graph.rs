@@ -278,10 +278,13 @@ impl Graph {
         found.is_some_and(|(_, own)| !own.is_empty() && **own != *namespace)
     }
 
-    /// Keys of the objects whose action may have changed since the last call.
+    /// Keys of the objects whose action may have changed since the last call. A key is a UID in its
+    /// object's namespace, by which a queue lets namespaces take turns.
     pub fn touched(&mut self) -> Vec<Key> {
         let touched = std::mem::take(&mut self.touched).into_iter();
-        touched.map(Uid::key).collect()
+        // There is nothing to do with one that is gone.
+        let keys = touched.filter_map(|uid| Some(uid.key(&self.nodes.get(&uid)?.id.namespace)));
+        keys.collect()
     }
 
     /// The action for the object of a key.

@@ -44,7 +44,7 @@ impl Shared {
     }
 }
 
-/// The controller. Its keys are UIDs of objects of any kind.
+/// The controller. Its keys are UIDs of objects of any kind, in the objects' namespaces.
 #[derive(Debug)]
 pub struct Garbage {
     graph: Shared,

@@ -2,7 +2,10 @@
 
 use super::{FOREGROUND, Graph, Link, Node, ORPHAN, Uid, is_absent};
 use master_client::{Meta, OwnerRef};
+use master_control::queue::{MAX_PER_NAMESPACE, WorkQueue};
 use proptest::prelude::*;
+use std::sync::Arc;
+use std::time::Instant;
 
 /// An object as one step of a history has it.
 #[derive(Debug, Clone)]
@@ -176,9 +179,9 @@ fn many_references_with_one_uid_are_one_owner() {
 fn a_change_that_is_none_for_the_graph_touches_no_relative() {
     let mut graph = family(10);
     graph.set(0, &meta(1, &[Reference::of(0, false)], &[], false));
-    assert_eq!(graph.touched(), [Uid::of(&uid(1)).key()]);
+    assert_eq!(graph.touched(), [Uid::of(&uid(1)).key("a")]);
     graph.set(0, &meta(0, &[], &[FOREGROUND], true));
-    assert_eq!(graph.touched(), [Uid::of(&uid(0)).key()]);
+    assert_eq!(graph.touched(), [Uid::of(&uid(0)).key("a")]);
 }
 
 #[test]
@@ -200,4 +203,29 @@ fn dependents_that_are_being_deleted_are_not_touched_for_their_owner() {
     graph.touched();
     graph.set(0, &meta(1, &[Reference::of(0, true)], &[], false));
     assert_eq!(touched(&mut graph), 2, "it and its owner");
+}
+
+#[test]
+fn many_objects_to_collect_in_a_namespace_delay_those_of_others_by_a_turn() {
+    let (mut graph, owners) = (Graph::default(), [Reference::of(0, false)]);
+    // The owner is not there.
+    for number in 1..=1_001 {
+        let namespace = if number > 1_000 { "few" } else { "many" };
+        let object = Meta {
+            namespace: namespace.to_owned(),
+            ..meta(number, &owners, &[], false)
+        };
+        graph.set(0, &object);
+    }
+    let (mut queue, now) = (WorkQueue::default(), Instant::now());
+    for key in graph.touched() {
+        queue.add(Arc::new(key), now);
+    }
+    assert_eq!(queue.depth(), 1_001);
+    let taken = std::iter::from_fn(|| queue.take(now));
+    let collected = taken.filter_map(|taken| graph.action(&taken.key));
+    let namespaces = collected.map(|action| action.object().namespace.clone());
+    let mut expected = vec!["many"; MAX_PER_NAMESPACE];
+    expected.insert(1, "few");
+    assert_eq!(namespaces.collect::<Vec<String>>(), expected);
 }

@@ -35,7 +35,8 @@ impl Uid {
         (digits == 32).then_some(number)
     }
 
-    pub(super) fn key(self) -> Key {
-        Key::cluster(&format!("{:032x}", self.0))
+    /// The key of the UID's object in a namespace.
+    pub(super) fn key(self, namespace: &str) -> Key {
+        Key::new(namespace, &format!("{:032x}", self.0))
     }
 }
