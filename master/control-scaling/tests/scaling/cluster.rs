@@ -7,7 +7,7 @@ use config_kube::k8s_openapi::api::core::v1::{Event, Node, Pod};
 use jiff::Timestamp;
 use master_api::{ApiServer, DialError, NodeDialer, NodeStream, NodeTarget, Options};
 use master_client::{BoxFuture, Client, ListParams, Object, Patch, UserInfo};
-use master_control::Controllers;
+use master_control::{Controllers, Registration};
 use master_store::EmbeddedStore;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -25,6 +25,7 @@ const LIMIT: Duration = Duration::from_secs(240);
 
 pub(crate) struct Cluster {
     pub(crate) admin: Client,
+    api: ApiServer,
     tasks: Vec<JoinHandle<()>>,
     _store: TempDir,
 }
@@ -37,27 +38,41 @@ impl Drop for Cluster {
     }
 }
 
+fn controllers() -> Vec<Registration> {
+    [
+        master_control_workloads::CONTROLLERS,
+        master_control_scaling::CONTROLLERS,
+    ]
+    .concat()
+}
+
 impl Cluster {
-    /// A cluster with one node, whose pods use this many thousandths of a CPU each. Below zero it
-    /// reports nothing.
-    pub(crate) async fn using(level: &Arc<AtomicI64>) -> Self {
-        let list = [
-            master_control_workloads::CONTROLLERS,
-            master_control_scaling::CONTROLLERS,
-        ]
-        .concat();
+    /// An API, without controllers and nodes.
+    pub(crate) async fn without_controllers() -> Self {
         let store = TempDir::new().unwrap();
         let engine = EmbeddedStore::open(store.path()).unwrap();
         let options = Options {
-            roles: master_control::roles(&list),
+            roles: master_control::roles(&controllers()),
             ..Options::default()
         };
         let api = ApiServer::new(Arc::new(engine), options);
         api.prepare().await.unwrap();
+        Self {
+            admin: api.client(UserInfo::admin("admin")),
+            api,
+            tasks: Vec::new(),
+            _store: store,
+        }
+    }
+
+    /// A cluster with one node, whose pods use this many thousandths of a CPU each. Below zero it
+    /// reports nothing.
+    pub(crate) async fn using(level: &Arc<AtomicI64>) -> Self {
+        let mut cluster = Self::without_controllers().await;
+        let (api, admin) = (&cluster.api, &cluster.admin);
         let own = UserInfo::authenticated(CONTROLLER_MANAGER_USER, Vec::<String>::new());
-        let controllers = Controllers::of(&list, master_control::Options::default())
+        let controllers = Controllers::of(&controllers(), master_control::Options::default())
             .run(api.client(own), std::future::pending());
-        let admin = api.client(UserInfo::admin("admin"));
         let meter = Meter::new(admin.clone(), level);
         assert!(api.set_node_dialer(Arc::new(meter)));
         let node = json!({"metadata": {"name": NODE},
@@ -75,16 +90,12 @@ impl Cluster {
             },
             std::future::pending(),
         );
-        let tasks = vec![
+        cluster.tasks = vec![
             tokio::spawn(controllers),
             tokio::spawn(usage),
             tokio::spawn(play_nodes(admin.clone())),
         ];
-        Self {
-            admin,
-            tasks,
-            _store: store,
-        }
+        cluster
     }
 
     pub(crate) async fn create<T: Object>(&self, object: Value) -> T {

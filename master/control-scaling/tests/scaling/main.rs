@@ -8,6 +8,7 @@
 )]
 
 mod cluster;
+mod selectors;
 
 use cluster::{Cluster, eventually};
 use config_kube::k8s_openapi::api::apps::v1::Deployment;
