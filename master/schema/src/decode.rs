@@ -16,6 +16,11 @@ const BRACKET_STEPS: usize = 1 << 28;
 /// and a value that takes three of them takes some 64 of memory, several times while it is
 /// written. An object of 3 MiB has fewer, unless they are hardly longer than their punctuation.
 pub const MAX_VALUES: usize = 1 << 18;
+/// Events of a YAML document at most, estimated from its punctuation ([`events`]): the parser makes
+/// all of them, of some 100 bytes each, before it hands out the first value. A block list of
+/// [`MAX_VALUES`] values is estimated at this many. JSON is parsed value by value and needs no such
+/// limit.
+const MAX_EVENTS: usize = 2 * MAX_VALUES;
 /// Bytes of all texts of a document at most, names of fields among them. Bodies have no more than
 /// 3 MiB, but an alias of YAML, which takes three bytes, repeats a text of megabytes.
 const MAX_TEXT: usize = 8 << 20;
@@ -34,6 +39,13 @@ pub struct TooManyValues;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("more than {MAX_TEXT} bytes of text in one document, with what its aliases repeat")]
 struct TooMuchText;
+
+/// A YAML document has punctuation for more than [`MAX_EVENTS`] events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "more than {MAX_VALUES} values in one document, or as much punctuation; send it as JSON, or spread it over several objects"
+)]
+struct TooMuchPunctuation;
 
 /// How many values, and how much text, a document may still have. What is parsed in several parts
 /// has one.
@@ -149,7 +161,7 @@ pub fn json_part(bytes: &[u8], left: &ValuesLeft) -> Result<Decoded, ApiError> {
 ///
 /// # Errors
 /// The bytes are not YAML, contain what JSON cannot express, are nested too deep, or have too many
-/// values (400).
+/// values or too much punctuation (400).
 pub fn yaml(bytes: &[u8]) -> Result<Decoded, ApiError> {
     let (duplicates, left) = (RefCell::new(Duplicates::default()), ValuesLeft::default());
     let text = std::str::from_utf8(bytes).map_err(|error| unreadable("yaml", &error))?;
@@ -158,6 +170,9 @@ pub fn yaml(bytes: &[u8]) -> Result<Decoded, ApiError> {
             "yaml",
             &format!("nested deeper than {DEPTH} levels"),
         ));
+    }
+    if events(bytes) > MAX_EVENTS {
+        return Err(unreadable("yaml", &TooMuchPunctuation));
     }
     let seed = Seed {
         path: None,
@@ -189,6 +204,27 @@ fn open_brackets(bytes: &[u8]) -> usize {
         }
     }
     most
+}
+
+/// How many events the YAML parser makes of a text at most. An event is a node (a scalar, an alias,
+/// or the start of a collection) or the end of a collection, and each needs punctuation: a colon or
+/// question mark gives a key, a value, and the end of their mapping; a dash before a blank an item
+/// and the end of its list; a comma or `{` an item, or a key and its absent value. Punctuation in
+/// strings counts too, as only the parser knows where strings are.
+fn events(bytes: &[u8]) -> usize {
+    // The root, and that of a second document, which is read before it is refused.
+    let (mut count, mut rest) = (2, bytes);
+    while let [byte, after @ ..] = rest {
+        count += match byte {
+            b':' | b'?' => 3,
+            b'{' | b',' => 2,
+            b'[' | b']' | b'}' => 1,
+            b'-' if !after.first().is_some_and(u8::is_ascii_graphic) => 2,
+            _ => 0,
+        };
+        rest = after;
+    }
+    count
 }
 
 fn unreadable(what: &str, error: &dyn fmt::Display) -> ApiError {
@@ -409,12 +445,18 @@ mod tests {
         let list = |count: usize| format!("[{}]", vec!["{}"; count - 1].join(","));
         let (most, more) = (list(MAX_VALUES), list(MAX_VALUES + 1));
         assert!(json(most.as_bytes()).is_ok());
-        assert!(yaml(most.as_bytes()).is_ok());
+        assert!(yaml("- 0\n".repeat(MAX_VALUES - 1).as_bytes()).is_ok());
+        // Each alias of a list of 100 items is 101 values.
+        let repeated = format!(
+            "- &a [{}]\n{}",
+            vec!["0"; 100].join(","),
+            "- *a\n".repeat(MAX_VALUES / 100)
+        );
         let fields: Vec<_> = (0..MAX_VALUES).map(|n| format!("\"{n}\":0")).collect();
         let fields = format!("{{{}}}", fields.join(","));
         for refused in [
             json(more.as_bytes()),
-            yaml(more.as_bytes()),
+            yaml(repeated.as_bytes()),
             json(fields.as_bytes()),
         ] {
             let error = refused.unwrap_err();
@@ -425,6 +467,109 @@ mod tests {
         // Repeated fields count, although the last alone is kept.
         let repeated = format!("{{{}}}", vec!["\"a\":0"; MAX_VALUES].join(","));
         assert!(json(repeated.as_bytes()).is_err());
+    }
+
+    /// The events of a document without aliases that can be read.
+    struct Events(usize);
+
+    impl<'de> serde::Deserialize<'de> for Events {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            deserializer.deserialize_any(Self(0))
+        }
+    }
+
+    impl<'de> Visitor<'de> for Events {
+        type Value = Self;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a value")
+        }
+
+        fn visit_unit<E>(self) -> Result<Self, E> {
+            Ok(Self(1))
+        }
+
+        fn visit_str<E>(self, _value: &str) -> Result<Self, E> {
+            Ok(Self(1))
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self, A::Error> {
+            let mut count = 2;
+            while let Some(Self(item)) = items.next_element()? {
+                count += item;
+            }
+            Ok(Self(count))
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Self, A::Error> {
+            let mut count = 2;
+            while let Some((Self(key), Self(value))) = fields.next_entry()? {
+                count += key + value;
+            }
+            Ok(Self(count))
+        }
+    }
+
+    #[test]
+    fn yaml_has_no_more_events_than_its_punctuation_gives() {
+        let many = |part: &str| part.repeat(100);
+        let texts = [
+            ("a".to_owned(), 1),
+            (format!("[{}]", many("a,")), 102),
+            (format!("[{}]", many("a:,")), 402),
+            (format!("[{}]", many("? a,")), 402),
+            (format!("[{}]", many("[],")), 202),
+            (format!("[{}]", many("{},")), 202),
+            (format!("{{{}}}", many("a,")), 202),
+            (format!("{{{}}}", many("? a,")), 202),
+            (many("-\n"), 102),
+            (many("- a\n"), 102),
+            (many("- - a\n"), 302),
+            (many("- a:\n"), 402),
+            (many("a:\n"), 202),
+            (many("a:\n- b\n"), 402),
+            (many("? a\n"), 202),
+            (format!("{}a", "- ".repeat(50)), 101),
+            (format!("{}a", "? ".repeat(50)), 151),
+        ];
+        for (text, count) in texts {
+            let Events(made) = serde_yaml_ng::from_str(&text).unwrap();
+            assert_eq!(made, count, "{text}");
+            assert!(made <= events(text.as_bytes()), "{text}");
+        }
+    }
+
+    #[test]
+    fn yaml_of_more_punctuation_than_values_have_is_refused_before_it_is_parsed() {
+        // Only what is estimated before the parser runs gives this text.
+        for part in ["a,", "[],", "{},", "a:,", "? ,", "0, ", "\"\","] {
+            let text = format!("[{}", part.repeat((3 << 20) / part.len()));
+            let error = yaml(text.as_bytes()).unwrap_err();
+            let words = "more than 262144 values in one document, or as much punctuation";
+            assert!(error.message.contains(words), "{}", error.message);
+        }
+        for part in ["- ", "-\n", "a:\n", "? a\n", "- 0\n", "a: 0\n"] {
+            let text = part.repeat((3 << 20) / part.len());
+            assert!(events(text.as_bytes()) > MAX_EVENTS, "{part:?}");
+            let error = yaml(text.as_bytes()).unwrap_err();
+            assert!(error.message.contains("or as much punctuation"), "{part:?}");
+        }
+    }
+
+    #[test]
+    fn large_texts_of_yaml_have_room() {
+        let lines = [
+            "MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEA1234567890abcdefghij",
+            "-----BEGIN CERTIFICATE-----",
+            "2026-01-01T00:00:00Z the quick, brown fox jumps over: the lazy dog",
+            "              description: The name of a well-known key, as in a-b-c.",
+        ];
+        for line in lines {
+            let text = format!("data:\n  a: |\n{}", format!("    {line}\n").repeat(20_000));
+            let read = yaml(text.as_bytes()).unwrap();
+            let kept = read.value["data"]["a"].as_str().unwrap().lines().count();
+            assert_eq!(kept, 20_000, "{line}");
+        }
     }
 
     #[test]
