@@ -42,7 +42,7 @@ pub(super) async fn read(call: &Call, reader: &dyn Reader, usage: &Usage) -> Ans
                 ..ListQuery::default()
             };
             let listing = reader.list(query).await.map_err(store_error)?;
-            let (mut items, mut turns) = (Vec::new(), Turns::default());
+            let (mut items, mut turns) = (Vec::new(), Turns::of(&call.user.name));
             for entry in &listing.entries {
                 turns.hold(entry.value.len()).await;
                 if matches(entry, &selector)? {

@@ -110,7 +110,7 @@ pub(super) async fn answer(call: &Call, page: &Page) -> Answer {
     let accept = call.accept()?;
     let metadata = page.metadata();
     // Its last turn ends once the answer is written.
-    let (mut items, mut turns) = (Vec::new(), Turns::default());
+    let (mut items, mut turns) = (Vec::new(), Turns::of(&call.user.name));
     if call.is_network_only()? {
         for entry in &page.entries {
             turns.hold(entry.value.len()).await;

@@ -4,10 +4,12 @@
 //! objects in one go would keep a thread from them. It works in turns instead and yields after each
 //! of them ([`Turns::pause`]). A read that keeps what it decodes also needs a place
 //! ([`Turns::hold`]), of which there is one less than cores: requests that all were half done would
-//! hold many lists of decoded objects in memory. Places are given in the order in which they are
-//! asked for. What fits in one turn asks for none.
+//! hold many lists of decoded objects in memory. Users get places in turn, and each user's reads in
+//! their order. What fits in one turn asks for none.
 
-use std::sync::LazyLock;
+use config_kube::identity::party;
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::thread::available_parallelism;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -17,15 +19,59 @@ pub(super) const TURN: usize = 64;
 const TURN_BYTES: usize = 256 << 10;
 
 /// The reads that keep decoded objects at once: one core is left for other tasks, if there are two.
-static PLACES: LazyLock<Semaphore> = LazyLock::new(|| {
+static PLACES: LazyLock<Places> = LazyLock::new(|| {
     let cores = available_parallelism().map_or(1, usize::from);
-    Semaphore::new(cores.saturating_sub(1).max(1))
+    Places::new(cores.saturating_sub(1).max(1))
 });
+
+/// What all but the first of a user's waiting reads wait for.
+type UserLine = tokio::sync::Mutex<()>;
+
+/// The places, and the users whose reads wait for one.
+#[derive(Debug)]
+struct Places {
+    /// Given in the order of asking. At most one read of each user waits here, so that users get
+    /// places in turn.
+    free: Semaphore,
+    /// Where the other reads wait, by user.
+    lines: Mutex<HashMap<String, Weak<UserLine>>>,
+}
+
+impl Places {
+    fn new(count: usize) -> Self {
+        Self {
+            free: Semaphore::new(count),
+            lines: Mutex::default(),
+        }
+    }
+
+    /// Waits for a place.
+    async fn take(&self, user: &str) -> Option<SemaphorePermit<'_>> {
+        let line = self.line(user);
+        let _first = line.lock().await;
+        // The semaphore is never closed.
+        self.free.acquire().await.ok()
+    }
+
+    /// A user's line. Those in which no read waits any more are forgotten.
+    fn line(&self, user: &str) -> Arc<UserLine> {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(line) = lines.get(user).and_then(Weak::upgrade) {
+            return line;
+        }
+        lines.retain(|_, line| line.strong_count() > 0);
+        let line = Arc::default();
+        lines.insert(user.to_owned(), Arc::downgrade(&line));
+        line
+    }
+}
 
 /// The turns of one read.
 #[derive(Debug)]
 pub(super) struct Turns {
-    places: &'static Semaphore,
+    places: &'static Places,
+    /// The name that its place counts for: a user, or all service accounts of a namespace.
+    user: String,
     /// The place of a read that keeps what it decodes; none in the first turn.
     place: Option<SemaphorePermit<'static>>,
     objects: usize,
@@ -33,15 +79,22 @@ pub(super) struct Turns {
 }
 
 impl Default for Turns {
+    /// The turns of a read that only pauses.
     fn default() -> Self {
-        Self::among(&PLACES)
+        Self::among(&PLACES, "")
     }
 }
 
 impl Turns {
-    fn among(places: &'static Semaphore) -> Self {
+    /// The turns of a user's read, which may also hold a place.
+    pub(super) fn of(user: &str) -> Self {
+        Self::among(&PLACES, user)
+    }
+
+    fn among(places: &'static Places, user: &str) -> Self {
         Self {
             places,
+            user: party(user).to_owned(),
             place: None,
             objects: 0,
             bytes: 0,
@@ -55,8 +108,7 @@ impl Turns {
         if self.is_over() {
             tokio::task::yield_now().await;
             if self.place.is_none() {
-                // The semaphore is never closed.
-                self.place = self.places.acquire().await.ok();
+                self.place = self.places.take(&self.user).await;
             }
         }
         self.count(bytes);
@@ -116,8 +168,8 @@ pub(super) mod tests {
         }
     }
 
-    fn places(count: usize) -> &'static Semaphore {
-        Box::leak(Box::new(Semaphore::new(count)))
+    fn places(count: usize) -> &'static Places {
+        Box::leak(Box::new(Places::new(count)))
     }
 
     async fn read(mut turns: Turns, objects: usize, bytes: usize, done: &AtomicUsize) {
@@ -131,40 +183,40 @@ pub(super) mod tests {
     fn a_read_yields_after_so_many_objects_or_bytes() {
         for (bytes, turn) in [(0, TURN), (TURN_BYTES / 2, 2), (10 * TURN_BYTES, 1)] {
             let (one, done) = (places(1), AtomicUsize::new(0));
-            let mut task = Box::pin(read(Turns::among(one), 3 * turn, bytes, &done));
+            let mut task = Box::pin(read(Turns::among(one, "jane"), 3 * turn, bytes, &done));
             for polled in 1..3 {
                 assert!(task.as_mut().now_or_never().is_none(), "{bytes}");
                 assert_eq!(done.load(Ordering::Relaxed), polled * turn, "{bytes}");
                 // From the second turn on it keeps its place.
-                assert_eq!(one.available_permits(), 2 - polled, "{bytes}");
+                assert_eq!(one.free.available_permits(), 2 - polled, "{bytes}");
             }
             assert!(task.as_mut().now_or_never().is_some(), "{bytes}");
-            assert_eq!(one.available_permits(), 1, "{bytes}");
+            assert_eq!(one.free.available_permits(), 1, "{bytes}");
         }
     }
 
     #[test]
     fn a_large_read_waits_for_a_place_and_a_small_one_does_not() {
         let (one, done) = (places(1), AtomicUsize::new(0));
-        let place = one.try_acquire().unwrap();
-        let small = read(Turns::among(one), TURN, 1, &done);
+        let place = one.free.try_acquire().unwrap();
+        let small = read(Turns::among(one, "jane"), TURN, 1, &done);
         assert!(small.now_or_never().is_some());
         done.store(0, Ordering::Relaxed);
-        let mut large = Box::pin(read(Turns::among(one), 2 * TURN, 1, &done));
+        let mut large = Box::pin(read(Turns::among(one, "jane"), 2 * TURN, 1, &done));
         for _ in 0..9 {
             assert!(large.as_mut().now_or_never().is_none());
             assert_eq!(done.load(Ordering::Relaxed), TURN);
         }
         drop(place);
         assert!(large.as_mut().now_or_never().is_some());
-        assert_eq!(one.available_permits(), 1);
+        assert_eq!(one.free.available_permits(), 1);
     }
 
     #[test]
     fn a_read_that_is_given_up_leaves_its_place() {
         let (one, done) = (places(1), AtomicUsize::new(0));
-        let place = one.try_acquire().unwrap();
-        let mut waiting = Box::pin(read(Turns::among(one), 2 * TURN, 1, &done));
+        let place = one.free.try_acquire().unwrap();
+        let mut waiting = Box::pin(read(Turns::among(one, "jane"), 2 * TURN, 1, &done));
         assert!(waiting.as_mut().now_or_never().is_none());
         assert!(
             waiting.as_mut().now_or_never().is_none(),
@@ -172,6 +224,58 @@ pub(super) mod tests {
         );
         drop(place);
         drop(waiting);
-        assert_eq!(one.available_permits(), 1);
+        assert_eq!(one.free.available_permits(), 1);
+    }
+
+    #[test]
+    fn users_get_places_in_turn() {
+        let one = places(1);
+        let place = one.free.try_acquire().unwrap();
+        let done = AtomicUsize::new(0);
+        let account = |name: &str| format!("system:serviceaccount:shop:{name}");
+        let users = ["crowd".to_owned(), account("a"), account("b")];
+        let counts = [4, 1, 1];
+        let mut reads = Vec::new();
+        for (user, count) in users.iter().zip(counts) {
+            for _ in 0..count {
+                let turns = Turns::among(one, user);
+                reads.push((user.as_str(), Box::pin(read(turns, 2 * TURN, 1, &done))));
+            }
+        }
+        for (_, read) in &mut reads {
+            // Its first turn ends, then it waits.
+            assert!(read.as_mut().now_or_never().is_none());
+            assert!(read.as_mut().now_or_never().is_none());
+        }
+        drop(place);
+        let mut order = Vec::new();
+        while !reads.is_empty() {
+            let before = reads.len();
+            reads.retain_mut(|(user, read)| {
+                let ended = read.as_mut().now_or_never().is_some();
+                if ended {
+                    order.push(*user);
+                }
+                !ended
+            });
+            assert!(reads.len() < before, "the place is given to nobody");
+        }
+        // The accounts of a namespace count as one user.
+        let [crowd, first, second] = users.each_ref().map(String::as_str);
+        assert_eq!(order, [crowd, first, crowd, second, crowd, crowd]);
+        assert_eq!(one.free.available_permits(), 1);
+    }
+
+    #[test]
+    fn users_whose_reads_are_given_up_are_forgotten() {
+        let (one, done) = (places(1), AtomicUsize::new(0));
+        let _place = one.free.try_acquire().unwrap();
+        for number in 0..100 {
+            let turns = Turns::among(one, &number.to_string());
+            let mut waiting = Box::pin(read(turns, 2 * TURN, 1, &done));
+            assert!(waiting.as_mut().now_or_never().is_none());
+            assert!(waiting.as_mut().now_or_never().is_none());
+        }
+        assert_eq!(one.lines.lock().unwrap().len(), 1);
     }
 }
