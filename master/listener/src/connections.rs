@@ -492,6 +492,25 @@ mod tests {
     }
 
     #[test]
+    fn users_of_a_host_hold_more_connections_together_than_one_of_them() {
+        // The connections that a master has of so many open files, and those of 1,010 that stay.
+        let stay = |files: usize, users: usize| {
+            let limits = ConnectionLimits::default().within((files - 256) / 2);
+            let connections = Connections::new(limits);
+            let open = |number: usize| {
+                let slot = connections.enter([127, 0, 0, 1].into());
+                slot.identify(&user(&format!("user-{}", number % users)), false);
+                slot
+            };
+            let slots: Vec<Slot> = (0..1_010).map(open).collect();
+            cut(&slots).iter().filter(|cut| !**cut).count()
+        };
+        assert_eq!(stay(20_000, 1), 909);
+        assert_eq!(stay(20_000, 4), 1_010);
+        assert_eq!(stay(10_000, 4), 1_010);
+    }
+
+    #[test]
     fn tokens_do_not_take_the_slots_of_nodes_and_each_node_has_a_share() {
         let connections = Connections::new(LIMITS);
         let nat: IpAddr = "192.0.2.1".parse().unwrap();

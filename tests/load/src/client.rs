@@ -4,9 +4,10 @@
 use crate::{Error, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use rustls::client::WantsClientCert;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 use serde_json::Value;
 use std::io;
 use std::path::Path;
@@ -19,11 +20,23 @@ use tokio_rustls::client::TlsStream;
 /// Bytes of an answer's head at most.
 const HEAD: usize = 64 << 10;
 
-/// The address of a master and its admin's credentials.
+/// The address of a master and a user's credentials.
 #[derive(Debug, Clone)]
 pub struct Access {
     address: String,
+    roots: Arc<RootCertStore>,
     tls: Arc<ClientConfig>,
+    /// The header line of a user with a token; empty for one with a certificate.
+    authorization: String,
+}
+
+/// TLS to a master that these roots certify; the client's own certificate is still missing.
+fn tls(roots: &Arc<RootCertStore>) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let versions = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|error| Error::Access(error.to_string()))?;
+    Ok(versions.with_root_certificates(Arc::clone(roots)))
 }
 
 impl Access {
@@ -60,16 +73,25 @@ impl Access {
         let chain = certificates(pem("/users/0/user/client-certificate-data")?)?;
         let key = PrivateKeyDer::from_pem_slice(&pem("/users/0/user/client-key-data")?)
             .map_err(|error| bad(&error.to_string()))?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let tls = ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .map_err(|error| bad(&error.to_string()))?
-            .with_root_certificates(roots)
+        let roots = Arc::new(roots);
+        let tls = tls(&roots)?
             .with_client_auth_cert(chain, key)
             .map_err(|error| bad(&error.to_string()))?;
         Ok(Self {
             address,
+            roots,
             tls: Arc::new(tls),
+            authorization: String::new(),
+        })
+    }
+
+    /// The same master for the user of a token.
+    pub fn with_token(&self, token: &str) -> Result<Self> {
+        Ok(Self {
+            address: self.address.clone(),
+            roots: Arc::clone(&self.roots),
+            tls: Arc::new(tls(&self.roots)?.with_no_client_auth()),
+            authorization: format!("authorization: Bearer {token}\r\n"),
         })
     }
 
@@ -88,6 +110,7 @@ impl Access {
             .await?;
         Ok(Connection {
             stream,
+            authorization: self.authorization.clone(),
             buffer: Vec::new(),
             taken: 0,
             request: Vec::new(),
@@ -106,6 +129,7 @@ enum Framing {
 #[derive(Debug)]
 pub struct Connection {
     stream: TlsStream<TcpStream>,
+    authorization: String,
     buffer: Vec<u8>,
     taken: usize,
     request: Vec<u8>,
@@ -205,9 +229,9 @@ impl Connection {
         } else {
             "application/json"
         };
-        let length = body.len();
+        let (length, authorization) = (body.len(), &self.authorization);
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: master\r\naccept: application/json\r\ncontent-type: {kind}\r\n\
+            "{method} {path} HTTP/1.1\r\nhost: master\r\n{authorization}accept: application/json\r\ncontent-type: {kind}\r\n\
              content-length: {length}\r\n\r\n"
         );
         self.request.extend_from_slice(head.as_bytes());

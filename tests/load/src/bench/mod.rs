@@ -58,8 +58,9 @@ pub async fn run(program: &Path, only: &str) -> Result<()> {
         watch::latency(&site, &mut report).await?;
     }
     if wanted("watchers") {
-        watch::many(&site, &mut report).await?;
-        watch::others(&site, &mut report).await?;
+        let users = watch::users(&site).await?;
+        watch::many(&site, &users, &mut report).await?;
+        watch::others(&site, &users, &mut report).await?;
     }
     if wanted("collection") {
         crowd::delete_collection(&site, &mut report).await?;

@@ -1,10 +1,11 @@
 //! The latency of watches: one watcher, and a thousand; and what watches of other objects cost.
 
 use super::report::{Report, float, percentile};
+use crate::client::Access;
 use crate::objects::{config_map, register};
 use crate::site::Site;
 use crate::{Error, Result};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -12,6 +13,9 @@ use std::time::{Duration, Instant};
 const COLLECTION: &str = "/api/v1/namespaces/bench/configmaps";
 const SAMPLES: usize = 1_000;
 const WATCHERS: usize = 1_000;
+/// Users of whom each has as many of the watchers. A master whose limit of open files is low gives
+/// a user few connections: where it is 20,000, the admin has 909 from one host.
+const USERS: usize = 4;
 const ROUNDS: usize = 20;
 const UPDATES: usize = 1_000;
 
@@ -74,14 +78,46 @@ pub(super) async fn latency(site: &Site, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
+/// Makes the users of the watchers: service accounts, each of a namespace of its own, as all
+/// accounts of a namespace count as one user.
+pub(super) async fn users(site: &Site) -> Result<Vec<Access>> {
+    let admin = site.access()?;
+    let mut connection = admin.connect().await?;
+    let group = "rbac.authorization.k8s.io";
+    let binding = json!({
+        "apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": "watchers"},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"apiGroup": group, "kind": "Group", "name": "system:serviceaccounts"}],
+    });
+    let bindings = format!("/apis/{group}/v1/clusterrolebindings");
+    connection.json("POST", &bindings, &binding).await?;
+    let account =
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "watcher"}});
+    let request =
+        json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
+    let mut users = Vec::new();
+    for number in 0..USERS {
+        let namespace = format!("watchers-{number}");
+        super::make_namespace(site, &namespace).await?;
+        let accounts = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
+        connection.json("POST", &accounts, &account).await?;
+        let path = format!("{accounts}/watcher/token");
+        let answer = connection.json("POST", &path, &request).await?;
+        let token = answer.pointer("/status/token").and_then(Value::as_str);
+        let token = token.ok_or_else(|| failed(&format!("POST {path} was answered no token")))?;
+        users.push(admin.with_token(token)?);
+    }
+    Ok(users)
+}
+
 /// A thousand connections that each watch all ConfigMaps of a namespace.
-pub(super) async fn many(site: &Site, report: &mut Report) -> Result<()> {
+pub(super) async fn many(site: &Site, users: &[Access], report: &mut Report) -> Result<()> {
     let path = format!("{COLLECTION}?watch=1&resourceVersion={}", now(site).await?);
     site.settle(Duration::from_secs(5)).await;
     let before = site.resident();
-    let (heard, access) = (Rc::new(Cell::new(0)), site.access()?);
+    let heard = Rc::new(Cell::new(0));
     let mut watchers = Vec::new();
-    for _ in 0..WATCHERS {
+    for access in users.iter().cycle().take(WATCHERS) {
         let mut lines = access.connect().await?.watch(&path).await?;
         let heard = heard.clone();
         watchers.push(tokio::task::spawn_local(async move {
@@ -95,7 +131,7 @@ pub(super) async fn many(site: &Site, report: &mut Report) -> Result<()> {
         (site.resident() - before) * 1024.0 / float(WATCHERS),
         "",
     );
-    let mut connection = access.connect().await?;
+    let mut connection = site.access()?.connect().await?;
     let (mut times, cpu) = (Vec::new(), site.cpu());
     for round in 0..ROUNDS {
         let body = config_map(&format!("crowd-{round}"), "").to_string();
@@ -105,7 +141,8 @@ pub(super) async fn many(site: &Site, report: &mut Report) -> Result<()> {
         while heard.get() < WATCHERS {
             if began.elapsed() > Duration::from_secs(20) {
                 return Err(failed(&format!(
-                    "{} of {WATCHERS} watchers got a change",
+                    "{} of {WATCHERS} watchers got a change: if the master closed the others, its limit of open files \
+                     gives one host too few connections; `ulimit -Hn` must be 10,000 at least",
                     heard.get()
                 )));
             }
@@ -136,9 +173,8 @@ pub(super) async fn many(site: &Site, report: &mut Report) -> Result<()> {
 
 /// A thousand connections that each watch one ConfigMap, as nodes do for what pods mount, while
 /// another ConfigMap is updated.
-pub(super) async fn others(site: &Site, report: &mut Report) -> Result<()> {
-    let access = site.access()?;
-    let mut connection = access.connect().await?;
+pub(super) async fn others(site: &Site, users: &[Access], report: &mut Report) -> Result<()> {
+    let mut connection = site.access()?.connect().await?;
     let made = register("busy", 0, "").to_string();
     connection.must("POST", COLLECTION, made.as_bytes()).await?;
     let path = format!("{COLLECTION}/busy");
@@ -160,7 +196,7 @@ pub(super) async fn others(site: &Site, report: &mut Report) -> Result<()> {
     );
     let version = now(site).await?;
     let mut watchers = Vec::new();
-    for number in 0..WATCHERS {
+    for (number, access) in users.iter().cycle().take(WATCHERS).enumerate() {
         let path = format!(
             "{COLLECTION}?watch=1&resourceVersion={version}&fieldSelector=metadata.name%3Dlone-{number}"
         );
