@@ -7,9 +7,10 @@ use crate::sandbox::resolver;
 use crate::{garbage, node};
 use agent_cluster::Sandboxes;
 use agent_port::{GRANTED, REFUSED};
-use agent_pressure::{Thresholds, go_duration};
+use agent_pressure::Thresholds;
 use agent_proxy::DOMAIN;
 use agent_runtime::{KEPT_LOGS, LONGEST_LOG};
+use config_kube::written::go_seconds;
 use config_model::shutdown::{CRITICAL_PRIORITY, ShutdownGrace, ShutdownGroup};
 use serde_json::{Map, Value, json};
 
@@ -30,14 +31,14 @@ fn settings(config: &Config) -> Map<String, Value> {
     let shown = json!({
         "authentication": {
             "anonymous": {"enabled": false},
-            "webhook": {"enabled": true, "cacheTTL": go_duration(GRANTED)},
+            "webhook": {"enabled": true, "cacheTTL": go_seconds(GRANTED)},
             "x509": {},
         },
         "authorization": {
             "mode": "Webhook",
             "webhook": {
-                "cacheAuthorizedTTL": go_duration(GRANTED),
-                "cacheUnauthorizedTTL": go_duration(REFUSED),
+                "cacheAuthorizedTTL": go_seconds(GRANTED),
+                "cacheUnauthorizedTTL": go_seconds(REFUSED),
             },
         },
         "cgroupDriver": "cgroupfs",
@@ -51,18 +52,18 @@ fn settings(config: &Config) -> Map<String, Value> {
         "evictionMinimumReclaim": config.thresholds.written_reclaim(),
         "evictionSoft": config.thresholds.written_soft(),
         "evictionSoftGracePeriod": graces(&config.thresholds),
-        "evictionPressureTransitionPeriod": go_duration(config.thresholds.transition),
+        "evictionPressureTransitionPeriod": go_seconds(config.thresholds.transition),
         "enableServer": true,
         "imageGCHighThresholdPercent": config.thresholds.images.high,
         "imageGCLowThresholdPercent": config.thresholds.images.low,
-        "imageMinimumGCAge": go_duration(garbage::YOUNG),
+        "imageMinimumGCAge": go_seconds(garbage::YOUNG),
         "localStorageCapacityIsolation": true,
         "maxParallelImagePulls": config.parallel_pulls,
         "maxPods": config.max_pods,
         "nodeLeaseDurationSeconds": node::LEASE_SECONDS,
         "nodeStatusMaxImages": node::MAX_IMAGES,
-        "nodeStatusReportFrequency": go_duration(node::REPORT),
-        "nodeStatusUpdateFrequency": go_duration(node::PERIOD),
+        "nodeStatusReportFrequency": go_seconds(node::REPORT),
+        "nodeStatusUpdateFrequency": go_seconds(node::PERIOD),
         "podLogsDir": config.machine.logs,
         "port": config.port,
         // The master makes the Node, once the machine is proven.
@@ -71,7 +72,7 @@ fn settings(config: &Config) -> Map<String, Value> {
         "rotateCertificates": true,
         "seccompDefault": true,
         "serializeImagePulls": config.parallel_pulls == 1,
-        "syncFrequency": go_duration(RESYNC),
+        "syncFrequency": go_seconds(RESYNC),
         "systemReserved": {
             "cpu": format!("{}m", config.reserved_cpu_millis),
             "ephemeral-storage": config.reserved_storage.to_string(),
@@ -87,8 +88,8 @@ fn shutdown(grace: &ShutdownGrace) -> Map<String, Value> {
     let groups = grace.groups();
     let shown = match groups {
         [all, critical] if (all.from, critical.from) == (0, CRITICAL_PRIORITY) => json!({
-            "shutdownGracePeriod": go_duration(all.time + critical.time),
-            "shutdownGracePeriodCriticalPods": go_duration(critical.time),
+            "shutdownGracePeriod": go_seconds(all.time + critical.time),
+            "shutdownGracePeriodCriticalPods": go_seconds(critical.time),
         }),
         _ => {
             let one = |group: &ShutdownGroup| {
@@ -105,7 +106,7 @@ fn shutdown(grace: &ShutdownGrace) -> Map<String, Value> {
 /// Grace periods of soft thresholds, by the signals' names.
 fn graces(thresholds: &Thresholds) -> Value {
     let soft = thresholds.soft.iter();
-    soft.map(|(signal, soft)| (signal.name().to_owned(), json!(go_duration(soft.grace))))
+    soft.map(|(signal, soft)| (signal.name().to_owned(), json!(go_seconds(soft.grace))))
         .collect()
 }
 
@@ -175,8 +176,8 @@ mod tests {
         ]);
         assert_eq!(shown.get("shutdownGracePeriodByPodPriority"), Some(&all));
         assert_eq!(shown.len(), 1);
-        assert_eq!(go_duration(Duration::from_secs(3_600)), "1h0m0s");
-        assert_eq!(go_duration(Duration::ZERO), "0s");
+        assert_eq!(go_seconds(Duration::from_secs(3_600)), "1h0m0s");
+        assert_eq!(go_seconds(Duration::ZERO), "0s");
     }
     #[test]
     fn a_node_that_serves_no_names_tells_of_no_resolver() {

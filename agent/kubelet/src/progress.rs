@@ -1,8 +1,8 @@
 //! What the events of a pod say of a pull that takes long: how far it is. Upstream tells its
 //! beginning and its end; what comes between has the reason of the beginning.
 
-use agent_pressure::{binary_size as bytes, go_duration as time};
 use agent_runtime::Progress;
+use config_kube::written::{binary_size as bytes, go_seconds};
 use std::pin::pin;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
@@ -38,7 +38,7 @@ pub(crate) async fn reported<T>(
 
 /// What an event says of the pull of an image after some time.
 pub(crate) fn text(image: &str, after: Duration, stage: Stage) -> String {
-    let after = time(after);
+    let after = go_seconds(after);
     let how = match stage {
         Stage::Waits => format!("waiting for other pulls after {after}"),
         Stage::Begun(None) => format!("waiting for the registry's manifest after {after}"),

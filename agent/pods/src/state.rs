@@ -15,7 +15,7 @@ use config_kube::k8s_openapi::api::core::v1::{
     ResourceRequirements, VolumeMount, VolumeMountStatus,
 };
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use std::time::Duration;
+use config_kube::written::go_seconds;
 
 /// Bytes of the termination messages of a pod's containers, for each of their two states.
 const MAX_MESSAGES: usize = 12 << 10;
@@ -218,7 +218,7 @@ impl Scene<'_> {
             );
             let message = format!(
                 "back-off {} restarting failed container={} pod={place}",
-                spoken(wait),
+                go_seconds(wait),
                 container.name
             );
             waiting("CrashLoopBackOff", &message)
@@ -361,16 +361,6 @@ fn waiting(reason: &str, message: &str) -> ContainerState {
     ContainerState {
         waiting: Some(waiting),
         ..ContainerState::default()
-    }
-}
-
-/// A wait as upstream writes it: `10s`, `1m20s`, `5m0s`.
-fn spoken(wait: Duration) -> String {
-    let (minutes, seconds) = (wait.as_secs() / 60, wait.as_secs() % 60);
-    if minutes == 0 {
-        format!("{seconds}s")
-    } else {
-        format!("{minutes}m{seconds}s")
     }
 }
 

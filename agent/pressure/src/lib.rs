@@ -14,7 +14,6 @@ mod events;
 mod notices;
 mod state;
 mod thresholds;
-mod written;
 
 pub use admit::{CRITICAL, EVICTED, is_critical, makes_room, priority, refusal};
 pub use choice::{Candidate, CandidateContainer, PodToEvict, Share, choose, most_urgent};
@@ -24,4 +23,3 @@ pub use state::Pressure;
 pub use thresholds::{
     Bound, Condition, ImageMarks, Least, Level, Levels, Signal, Soft, ThresholdKind, Thresholds,
 };
-pub use written::{binary_size, go_duration};

@@ -19,6 +19,7 @@ pub mod pratique;
 pub mod quantity;
 pub mod roots;
 pub mod taints;
+pub mod written;
 
 pub use json::{FromJson, ToJson};
 pub use k8s_openapi;

@@ -1,9 +1,9 @@
 //! The known usage of nodes, and the objects computed from it.
 
-use crate::go;
 use crate::parse::{Answer, PodName};
 use crate::rates::{self, Used};
 use config_kube::metrics::{GROUP, VERSION};
+use config_kube::written::go_duration;
 use jiff::Timestamp;
 use master_schema::object::meta_text;
 use master_schema::quantity::Quantity;
@@ -205,12 +205,13 @@ fn made(kind: &str, of: &Fields, used: Used) -> Option<Fields> {
     if let Some(labels) = labels {
         metadata.insert("labels".to_owned(), labels.clone());
     }
+    let window = Duration::from_millis(used.window.unsigned_abs());
     let fields = [
         ("kind", kind.into()),
         ("apiVersion", format!("{GROUP}/{VERSION}").into()),
         ("metadata", Value::Object(metadata)),
         ("timestamp", second(at).into()),
-        ("window", go::duration(used.window).into()),
+        ("window", go_duration(window).into()),
     ];
     Some(Fields::from_iter(
         fields.map(|(name, value)| (name.to_owned(), value)),

@@ -16,7 +16,6 @@
 //! compares two, `scrape_schedule` chooses the node to scrape next: all pure.
 
 mod figures;
-mod go;
 mod parse;
 mod rates;
 mod run;
