@@ -1,5 +1,6 @@
 //! What the rest of the agent sees of an image.
 
+use crate::reference::Reference;
 use serde::Deserialize;
 
 /// When an image must be asked for at its registry.
@@ -26,6 +27,15 @@ pub struct Image {
     pub pulled: bool,
 }
 
+impl Image {
+    /// The id that its containers have for it.
+    pub fn id(&self) -> String {
+        let name = Reference::parse(&self.name)
+            .map_or_else(|_| self.name.clone(), |name| name.repository());
+        format!("{name}@{}", self.digest)
+    }
+}
+
 /// The part of an image's configuration that a container takes over (OCI image specification,
 /// `config`).
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -43,4 +53,20 @@ pub struct ImageDefaults {
     pub working_dir: Option<String>,
     /// The signal by which its containers are asked to end.
     pub stop_signal: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_has_the_id_of_its_containers() {
+        let image = Image {
+            name: "docker.io/library/nginx:1".into(),
+            digest: "sha256:0a".into(),
+            size: 1,
+            pulled: false,
+        };
+        assert_eq!(image.id(), "docker.io/library/nginx@sha256:0a");
+    }
 }

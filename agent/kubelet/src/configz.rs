@@ -3,9 +3,10 @@
 //! secret.
 
 use crate::config::{Config, RESYNC};
+use crate::node;
 use crate::sandbox::resolver;
-use crate::{garbage, node};
 use agent_cluster::Sandboxes;
+use agent_images::MIN_IMAGE_AGE;
 use agent_port::{GRANTED, REFUSED};
 use agent_pressure::Thresholds;
 use agent_proxy::DOMAIN;
@@ -56,7 +57,7 @@ fn settings(config: &Config) -> Map<String, Value> {
         "enableServer": true,
         "imageGCHighThresholdPercent": config.thresholds.images.high,
         "imageGCLowThresholdPercent": config.thresholds.images.low,
-        "imageMinimumGCAge": go_seconds(garbage::YOUNG),
+        "imageMinimumGCAge": go_seconds(MIN_IMAGE_AGE),
         "localStorageCapacityIsolation": true,
         "maxParallelImagePulls": config.parallel_pulls,
         "maxPods": config.max_pods,

@@ -1,32 +1,15 @@
 //! Images that nobody uses are removed when the disk fills up.
 
 use crate::shared::Shared;
-use agent_images::Reference;
-use agent_resources::Disk;
+use agent_images::{Swept, surplus};
 use agent_runtime::{Container, Error, Image};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodSpec};
-use config_kube::written::binary_size;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time between two checks of the disk (upstream's).
 const PERIOD: Duration = Duration::from_secs(300);
-/// An image that was just fetched is kept for the container that is to come (upstream's).
-pub(crate) const YOUNG: Duration = Duration::from_secs(120);
-
-/// What is known of the images that are here, by name.
-#[derive(Debug, Default)]
-pub(crate) struct Images(tokio::sync::Mutex<BTreeMap<String, Known>>);
-
-/// What is known of an image.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Known {
-    /// When it was last seen in use; none if it never was.
-    used: Option<Instant>,
-    /// When it was first seen here.
-    first: Instant,
-}
 
 /// How much is to be freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,34 +18,6 @@ pub(crate) enum Goal {
     Marks,
     /// All unused images.
     All,
-}
-
-/// What a sweep has done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Swept {
-    /// Images that were removed.
-    pub(crate) images: usize,
-    /// Their bytes.
-    freed: u64,
-    /// The bytes that were to be freed.
-    wanted: u64,
-    /// The disk before.
-    space: Disk,
-}
-
-impl Swept {
-    /// Says so where less was freed than was to be (upstream's words).
-    fn lack(&self) -> Option<String> {
-        let Disk { size, free, .. } = self.space;
-        let percent = 100 - u128::from(free) * 100 / u128::from(size.max(1));
-        (self.freed < self.wanted).then(|| {
-            format!(
-                "Insufficient free disk space on the node's image filesystem ({percent}% of {} used). Failed to free sufficient space by deleting unused images (freed {} bytes). Investigate disk usage, as it could be used by active images, logs, volumes, or other data.",
-                binary_size(size),
-                self.freed
-            )
-        })
-    }
 }
 
 /// Checks the disk periodically, for ever.
@@ -97,12 +52,12 @@ async fn relieve(shared: &Shared) -> Result<(), String> {
 /// # Errors
 /// containerd cannot list or delete images.
 pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<Swept, Error> {
-    let mut known = shared.images.0.lock().await;
+    let mut uses = shared.images.lock().await;
     let images = shared.runtime.images().await?;
     let used = used(shared, shared.runtime.list(None).await?);
     let shown = shown(&shared.all_pods(), |image| shared.runtime.full_name(image));
-    let in_use = |image: &Image| used.contains(&id(image)) || shown.contains(&image.name);
-    let unused = unused(&mut known, &images, in_use, Instant::now());
+    let in_use = |image: &Image| used.contains(&image.id()) || shown.contains(&image.name);
+    let unused = uses.unused(&images, in_use, Instant::now());
     let space = shared.facts.space();
     let (chosen, wanted) = match goal {
         Goal::Marks => {
@@ -129,34 +84,9 @@ pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<Swept, Error> {
         images: chosen.len(),
         freed,
         wanted,
-        space,
+        size: space.size,
+        free: space.free,
     })
-}
-
-/// The unused images, except those fetched recently: first those whose last use is longest ago, and
-/// of those never used the oldest (upstream's order). Takes note of what is in use now.
-fn unused<'a>(
-    known: &mut BTreeMap<String, Known>,
-    images: &'a [Image],
-    in_use: impl Fn(&Image) -> bool,
-    now: Instant,
-) -> Vec<&'a Image> {
-    known.retain(|name, _| images.iter().any(|image| image.name == *name));
-    let mut unused = Vec::new();
-    for image in images {
-        let first = Known {
-            used: None,
-            first: now,
-        };
-        let own = known.entry(image.name.clone()).or_insert(first);
-        if in_use(image) {
-            own.used = Some(now);
-        } else if now.duration_since(own.first) >= YOUNG {
-            unused.push((*own, image));
-        }
-    }
-    unused.sort_by_key(|(known, _)| *known);
-    unused.into_iter().map(|(_, image)| image).collect()
 }
 
 /// The ids of the images of containers: by the names that the engine has, not those in the pod, as
@@ -203,32 +133,13 @@ fn mounted(spec: &PodSpec) -> BTreeSet<&str> {
     mounts.map(|mount| mount.name.as_str()).collect()
 }
 
-/// The id that containers of an image have.
-fn id(image: &Image) -> String {
-    let name =
-        Reference::parse(&image.name).map_or_else(|_| image.name.clone(), |name| name.repository());
-    format!("{name}@{}", image.digest)
-}
-
-/// The first of the images whose removal frees so much.
-fn surplus<'a>(unused: &[&'a Image], mut excess: u64) -> Vec<&'a Image> {
-    let mut chosen = Vec::new();
-    for image in unused {
-        if excess == 0 {
-            break;
-        }
-        excess = excess.saturating_sub(image.size.max(1));
-        chosen.push(*image);
-    }
-    chosen
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::kubelet::tests::{shared, with_host_port};
     use crate::shared::tests::handle;
     use agent_pressure::{ImageMarks, Thresholds};
+    use agent_resources::Disk;
     use agent_runtime::{ContainerState, PodRef};
     use serde_json::json;
     use tests_support::containers::container;
@@ -252,15 +163,6 @@ mod tests {
 
     fn excess(space: Disk, marks: ImageMarks) -> u64 {
         marks.excess(space.size, space.free)
-    }
-
-    #[test]
-    fn an_image_has_the_id_of_its_containers() {
-        let image = Image {
-            digest: "sha256:0a".into(),
-            ..image("docker.io/library/nginx:1", 1)
-        };
-        assert_eq!(id(&image), "docker.io/library/nginx@sha256:0a");
     }
 
     #[tokio::test]
@@ -311,22 +213,6 @@ mod tests {
     }
 
     #[test]
-    fn the_image_whose_last_use_is_longest_ago_goes_first() {
-        let (begin, mut known) = (Instant::now(), BTreeMap::new());
-        let images = ["early", "late", "never", "young"].map(|name| image(name, 1));
-        let mut look = |number: usize, used: &[&str], seconds: u64| -> Vec<String> {
-            let in_use = |image: &Image| used.contains(&image.name.as_str());
-            let now = begin + Duration::from_secs(seconds);
-            let unused = unused(&mut known, &images[..number], in_use, now);
-            unused.into_iter().map(|image| image.name.clone()).collect()
-        };
-        assert!(look(1, &["early"], 0).is_empty());
-        assert!(look(2, &["early", "late"], 300).is_empty());
-        assert!(look(3, &["late"], 600) == ["early"], "the third is young");
-        assert_eq!(look(4, &[], 900), ["never", "early", "late"]);
-    }
-
-    #[test]
     fn a_disk_with_room_loses_nothing() {
         let (a, b) = (image("a", 100), image("b", 100));
         let marks = Thresholds::default().images;
@@ -344,24 +230,5 @@ mod tests {
             .map(|image| image.name.as_str())
             .collect();
         assert_eq!(names, ["a", "b"]);
-    }
-
-    #[test]
-    fn a_disk_that_is_full_of_other_things_is_reported() {
-        let swept = |freed| Swept {
-            images: 1,
-            freed,
-            wanted: 1000,
-            space: Disk {
-                size: 107_374_182_400,
-                free: 10_737_418_240,
-                ..Disk::default()
-            },
-        };
-        assert_eq!(swept(1000).lack(), None);
-        assert_eq!(
-            swept(7).lack().unwrap(),
-            "Insufficient free disk space on the node's image filesystem (90% of 100.0 GiB used). Failed to free sufficient space by deleting unused images (freed 7 bytes). Investigate disk usage, as it could be used by active images, logs, volumes, or other data."
-        );
     }
 }

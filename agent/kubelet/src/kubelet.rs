@@ -101,7 +101,7 @@ impl Kubelet {
             policies: Arc::default(),
             events,
             pressure: Mutex::default(),
-            images: garbage::Images::default(),
+            images: tokio::sync::Mutex::default(),
             turns: NamedTurns::with_own_places(STARTS, STARTS_OF_A_POD),
             reading: NamedTurns::with_reserve(READING, READING_OF_A_NAMESPACE),
             gathering: NamedTurns::with_reserve(GATHERING, GATHERING_OF_A_NAMESPACE),

@@ -13,7 +13,7 @@
 //! - `mirrors` shows static pods at the API.
 //! - `capacity` limits the control group of all pods, if the kubelet owns the machine.
 //! - `pressure` evicts pods when the node runs out of something.
-//! - `garbage` removes unused images when the disk fills up.
+//! - `garbage` removes the unused images that `agent_images` chooses when the disk fills up.
 //! - `links` repairs the links to containers' logs.
 //! - `agent_csi::Csi` registers CSI drivers and unstages volumes that no pod uses.
 //! - `agent_api::events` writes events.
@@ -31,7 +31,7 @@
 //! Other modules:
 //!
 //! - A pod: `desired` and `handle` (between `pods` and `worker`), `sandbox`, `supplies` (volumes,
-//!   config maps, secrets, tokens), `cleanup`, `progress` (events of a long pull), `names`.
+//!   config maps, secrets, tokens), `cleanup`, `names`.
 //! - The node: `preemption` and `shutdown` (graceful node shutdown).
 //! - All: `kubelet` (makes and runs the tasks), `shared` (what they share), `config`, `configz`
 //!   (`/configz`), `drain`, `decoders` (for fuzz targets).
@@ -60,7 +60,6 @@ mod oom;
 mod pods;
 mod preemption;
 mod pressure;
-mod progress;
 mod pull;
 mod ranges;
 mod sandbox;

@@ -8,11 +8,10 @@
 //! container of the pod waiting.
 
 use crate::names::is_plain;
-use crate::progress::{self, Stage};
 use crate::shared::Shared;
 use crate::starts::AtItsEnd;
 use agent_api::{ApiError, get};
-use agent_images::{Image, Keyring, PullPolicy, PullSecret, Reference};
+use agent_images::{Image, Keyring, PullPolicy, PullSecret, PullStage, Reference, with_reports};
 use agent_resources::TimedWork;
 use agent_runtime::{Error, ErrorClass, PodRef};
 use config_kube::k8s_openapi::ByteString;
@@ -203,12 +202,12 @@ impl Puller {
             let fetched = runtime.obtain_image(image, policy, keys).await;
             fetched.map(|fetched| (fetched, start))
         };
-        let pull = progress::reported(pull, |after| {
+        let pull = with_reports(pull, |after| {
             let stage = match begun.get() {
-                Some(_) => Stage::Begun(runtime.pull_progress(image)),
-                None => Stage::Waits,
+                Some(_) => PullStage::Begun(runtime.pull_progress(image)),
+                None => PullStage::Waits,
             };
-            events.normal("Pulling", progress::text(image, after, stage));
+            events.normal("Pulling", stage.message(image, after));
         });
         let (fetched, start) = pull.await?;
         let done = shared.figures.done();

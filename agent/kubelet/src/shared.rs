@@ -2,7 +2,6 @@
 
 use crate::capacity;
 use crate::config::Config;
-use crate::garbage::Images;
 use crate::handle::{Allocation, Handle};
 use crate::mirrors::Mirrors;
 use agent_api::events::Recorder;
@@ -11,6 +10,7 @@ use agent_claims::Folders;
 use agent_cluster::Sandboxes;
 use agent_content::Watched;
 use agent_csi::Csi;
+use agent_images::ImageUses;
 use agent_pods::{Pending, Refusal, beyond, misfit, misfit_in_turn, predicate_failure};
 use agent_policy::PolicyKeeper;
 use agent_pressure::Pressure;
@@ -45,7 +45,7 @@ pub(crate) struct Shared {
     /// Which conditions of pressure hold.
     pub(crate) pressure: Mutex<Pressure>,
     /// When each image was first seen and last used.
-    pub(crate) images: Images,
+    pub(crate) images: tokio::sync::Mutex<ImageUses>,
     /// Turns to pull an image, by the pod's namespace and at registries: a registry may send as
     /// slowly as it likes, and one host has as many names as its owner wants.
     pub(crate) pulls: NamedTurns,

@@ -1,7 +1,7 @@
 //! What the events of a pod say of a pull that takes long: how far it is. Upstream tells its
 //! beginning and its end; what comes between has the reason of the beginning.
 
-use agent_runtime::Progress;
+use crate::progress::Progress;
 use config_kube::written::{binary_size as bytes, go_seconds};
 use std::pin::pin;
 use std::time::Duration;
@@ -13,18 +13,16 @@ const REPORTS: [u64; 9] = [30, 60, 120, 300, 600, 1200, 3600, 7200, 21_600];
 
 /// How far a pull is.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Stage {
+pub enum PullStage {
     /// Other pulls go first.
     Waits,
     /// The registry is asked, and has said what there is to fetch where there is progress.
     Begun(Option<Progress>),
 }
 
-/// Does some work, and reports it at the times of [`REPORTS`] until it is done.
-pub(crate) async fn reported<T>(
-    work: impl Future<Output = T>,
-    mut report: impl FnMut(Duration),
-) -> T {
+/// Does some work, and reports until it is done: after half a minute, then ever more rarely, nine
+/// times at most.
+pub async fn with_reports<T>(work: impl Future<Output = T>, mut report: impl FnMut(Duration)) -> T {
     let begun = Instant::now();
     let mut work = pin!(work);
     for after in REPORTS.map(Duration::from_secs) {
@@ -36,27 +34,29 @@ pub(crate) async fn reported<T>(
     work.await
 }
 
-/// What an event says of the pull of an image after some time.
-pub(crate) fn text(image: &str, after: Duration, stage: Stage) -> String {
-    let after = go_seconds(after);
-    let how = match stage {
-        Stage::Waits => format!("waiting for other pulls after {after}"),
-        Stage::Begun(None) => format!("waiting for the registry's manifest after {after}"),
-        Stage::Begun(Some(far)) if far.is_fetched() => format!(
-            "{} fetched after {after}, {} of {} layers unpacked",
-            bytes(far.bytes),
-            far.unpacked,
-            far.layers
-        ),
-        Stage::Begun(Some(far)) => format!(
-            "{} of {} after {after}, {} of {} layers fetched",
-            bytes(far.fetched),
-            bytes(far.bytes),
-            far.fetched_layers,
-            far.layers
-        ),
-    };
-    format!("Pulling image {image:?}: {how}")
+impl PullStage {
+    /// What an event says of the pull of an image after some time.
+    pub fn message(self, image: &str, after: Duration) -> String {
+        let after = go_seconds(after);
+        let how = match self {
+            Self::Waits => format!("waiting for other pulls after {after}"),
+            Self::Begun(None) => format!("waiting for the registry's manifest after {after}"),
+            Self::Begun(Some(far)) if far.is_fetched() => format!(
+                "{} fetched after {after}, {} of {} layers unpacked",
+                bytes(far.bytes),
+                far.unpacked,
+                far.layers
+            ),
+            Self::Begun(Some(far)) => format!(
+                "{} of {} after {after}, {} of {} layers fetched",
+                bytes(far.fetched),
+                bytes(far.bytes),
+                far.fetched_layers,
+                far.layers
+            ),
+        };
+        format!("Pulling image {image:?}: {how}")
+    }
 }
 
 #[cfg(test)]
@@ -72,7 +72,7 @@ mod tests {
             sleep(Duration::from_secs(seconds)).await;
             seconds
         };
-        let done = reported(work, |after| times.push(after.as_secs())).await;
+        let done = with_reports(work, |after| times.push(after.as_secs())).await;
         assert_eq!(done, seconds);
         times
     }
@@ -82,9 +82,12 @@ mod tests {
         assert!(times(29).await.is_empty());
         assert_eq!(times(119).await, [30, 60]);
         assert_eq!(times(700).await, [30, 60, 120, 300, 600]);
-        assert_eq!(reported(ready(7), |_| unreachable!("it is done")).await, 7);
+        assert_eq!(
+            with_reports(ready(7), |_| unreachable!("it is done")).await,
+            7
+        );
         let mut number = 0;
-        let endless = reported(pending::<()>(), |_| number += 1);
+        let endless = with_reports(pending::<()>(), |_| number += 1);
         let year = Duration::from_secs(365 * 86_400);
         assert!(timeout(year, endless).await.is_err());
         assert_eq!(number, REPORTS.len());
@@ -106,24 +109,24 @@ mod tests {
             ..far
         };
         for (seconds, stage, how) in [
-            (30, Stage::Waits, "waiting for other pulls after 30s"),
+            (30, PullStage::Waits, "waiting for other pulls after 30s"),
             (
                 60,
-                Stage::Begun(None),
+                PullStage::Begun(None),
                 "waiting for the registry's manifest after 1m0s",
             ),
             (
                 90,
-                Stage::Begun(Some(far)),
+                PullStage::Begun(Some(far)),
                 "120.0 MiB of 310.0 MiB after 1m30s, 2 of 7 layers fetched",
             ),
             (
                 3600,
-                Stage::Begun(Some(unpacks)),
+                PullStage::Begun(Some(unpacks)),
                 "310.0 MiB fetched after 1h0m0s, 3 of 7 layers unpacked",
             ),
         ] {
-            let message = text("app:1", Duration::from_secs(seconds), stage);
+            let message = stage.message("app:1", Duration::from_secs(seconds));
             assert_eq!(message, format!("Pulling image \"app:1\": {how}"));
         }
     }
