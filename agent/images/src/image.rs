@@ -14,6 +14,20 @@ pub enum PullPolicy {
     Never,
 }
 
+impl PullPolicy {
+    /// The policy in the pod, or upstream's default: always for `:latest`.
+    pub fn of(image: &str, policy: Option<&str>) -> Self {
+        let latest = || Reference::parse(image).is_ok_and(|image| image.is_latest());
+        match policy {
+            Some("Always") => Self::Always,
+            Some("Never") => Self::Never,
+            Some("IfNotPresent") => Self::IfNotPresent,
+            Some(_) | None if latest() => Self::Always,
+            Some(_) | None => Self::IfNotPresent,
+        }
+    }
+}
+
 /// An image on the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {

@@ -44,6 +44,12 @@ pub enum KeyringError {
     /// Not JSON of the expected form.
     #[error("it is not the JSON of a docker configuration")]
     Form,
+    /// A Secret of another type.
+    #[error("it is of type {0:?}, not kubernetes.io/dockerconfigjson")]
+    Type(String),
+    /// A Secret without the key of its type.
+    #[error("it has no data of its type")]
+    NoData,
     /// One entry's credential.
     #[error("the entry of {location:?}: {fault}")]
     Entry {
@@ -101,6 +107,30 @@ impl Keyring {
     pub const NONE: &'static Self = &Self {
         entries: Vec::new(),
     };
+
+    /// Adds the credentials of a Secret by its type; `data` has the Secret's data by key.
+    ///
+    /// # Errors
+    /// The Secret is of another type, or has no data of its type; else as for
+    /// [`Keyring::add_docker_config_json`].
+    pub fn add_secret<'a>(
+        &mut self,
+        from: &PullSecret,
+        kind: &str,
+        data: impl FnOnce(&str) -> Option<&'a [u8]>,
+    ) -> Result<(), KeyringError> {
+        match kind {
+            "kubernetes.io/dockerconfigjson" => {
+                let document = data(".dockerconfigjson").ok_or(KeyringError::NoData)?;
+                self.add_docker_config_json(from, document)
+            }
+            "kubernetes.io/dockercfg" => {
+                let document = data(".dockercfg").ok_or(KeyringError::NoData)?;
+                self.add_docker_cfg(from, document)
+            }
+            _ => Err(KeyringError::Type(kind.to_owned())),
+        }
+    }
 
     /// Adds the credentials of a Secret of type `kubernetes.io/dockerconfigjson`.
     ///

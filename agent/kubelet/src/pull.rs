@@ -11,7 +11,9 @@ use crate::names::is_plain;
 use crate::shared::Shared;
 use crate::starts::AtItsEnd;
 use agent_api::{ApiError, get};
-use agent_images::{Image, Keyring, PullPolicy, PullSecret, PullStage, Reference, with_reports};
+use agent_images::{
+    Image, Keyring, KeyringError, PullPolicy, PullSecret, PullStage, Reference, with_reports,
+};
 use agent_resources::TimedWork;
 use agent_runtime::{Error, ErrorClass, PodRef};
 use config_kube::k8s_openapi::ByteString;
@@ -61,7 +63,7 @@ impl NeededImage {
             let image = image.clone().unwrap_or_default();
             Self {
                 volume,
-                policy: pull_policy(&image, policy.as_deref()),
+                policy: PullPolicy::of(&image, policy.as_deref()),
                 image,
             }
         };
@@ -290,7 +292,7 @@ async fn secret(shared: &Shared, pod: &PodRef, name: &str) -> Result<Option<Secr
 }
 
 /// Adds what a Secret holds, by its type.
-fn add(keys: &mut Keyring, pod: &PodRef, secret: &Secret) -> Result<(), String> {
+fn add(keys: &mut Keyring, pod: &PodRef, secret: &Secret) -> Result<(), KeyringError> {
     let meta = &secret.metadata;
     let from = PullSecret {
         namespace: pod.namespace.clone(),
@@ -305,40 +307,13 @@ fn add(keys: &mut Keyring, pod: &PodRef, secret: &Secret) -> Result<(), String> 
             .map(|ByteString(bytes)| bytes.as_slice())
     };
     let kind = secret.type_.as_deref().unwrap_or_default();
-    let added = match kind {
-        "kubernetes.io/dockerconfigjson" => {
-            data(".dockerconfigjson").map(|document| keys.add_docker_config_json(&from, document))
-        }
-        "kubernetes.io/dockercfg" => {
-            data(".dockercfg").map(|document| keys.add_docker_cfg(&from, document))
-        }
-        _ => {
-            return Err(format!(
-                "it is of type {kind:?}, not kubernetes.io/dockerconfigjson"
-            ));
-        }
-    };
-    added
-        .ok_or("it has no data of its type")?
-        .map_err(|fault| fault.to_string())
+    keys.add_secret(&from, kind, data)
 }
 
 /// The registry that an image names; none where it names none, or is no image's name.
 fn registry(image: &str) -> String {
     let reference = Reference::parse(image);
     reference.map_or_else(|_| String::new(), |image| image.host)
-}
-
-/// The policy in the pod, or upstream's default: always for `:latest`.
-fn pull_policy(image: &str, policy: Option<&str>) -> PullPolicy {
-    let latest = || Reference::parse(image).is_ok_and(|image| image.is_latest());
-    match policy {
-        Some("Always") => PullPolicy::Always,
-        Some("Never") => PullPolicy::Never,
-        Some("IfNotPresent") => PullPolicy::IfNotPresent,
-        Some(_) | None if latest() => PullPolicy::Always,
-        Some(_) | None => PullPolicy::IfNotPresent,
-    }
 }
 
 #[cfg(test)]
@@ -453,7 +428,7 @@ mod tests {
         }
     }
 
-    fn added(kind: &str, key: &str, document: &str) -> Result<Keyring, String> {
+    fn added(kind: &str, key: &str, document: &str) -> Result<Keyring, KeyringError> {
         let pod = PodRef {
             namespace: "team".into(),
             name: "p".into(),
@@ -493,7 +468,8 @@ mod tests {
             ".dockerconfigjson",
             "hunter2",
         )
-        .unwrap_err();
+        .unwrap_err()
+        .to_string();
         assert!(!fault.contains("hunter2"), "{fault}");
     }
 }
