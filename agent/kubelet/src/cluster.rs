@@ -111,6 +111,25 @@ macro_rules! followed {
     };
 }
 
+/// What Services and their slices have in common.
+macro_rules! of_services {
+    () => {
+        fn named<'a>(&'a self, key: &'a Arc<Key>) -> (&'a str, &'a str) {
+            (&key.namespace, &key.name)
+        }
+
+        /// The API's own slice has its Service's name.
+        fn share(&self, key: &Arc<Key>) -> usize {
+            let bytes = self.bytes();
+            if is_everyones(key, bytes) { 0 } else { bytes }
+        }
+
+        fn without_content(&self) -> Option<Self> {
+            Some(Self::without_content(self))
+        }
+    };
+}
+
 use config_kube::k8s_openapi::api::core::v1 as core;
 use config_kube::k8s_openapi::api::discovery::v1::EndpointSlice;
 use config_kube::k8s_openapi::api::networking::v1::{NetworkPolicy, ServiceCIDR};
@@ -128,18 +147,7 @@ followed!(
     ),
     SERVICES,
     {
-        fn named<'a>(&'a self, key: &'a Arc<Key>) -> (&'a str, &'a str) {
-            (&key.namespace, &key.name)
-        }
-
-        fn share(&self, key: &Arc<Key>) -> usize {
-            let bytes = self.bytes();
-            if is_everyones(key, bytes) { 0 } else { bytes }
-        }
-
-        fn without_content(&self) -> Option<Self> {
-            Some(Self::without_content(self))
-        }
+        of_services!();
 
         fn is_without_content(&self) -> bool {
             self.left_out
@@ -156,19 +164,7 @@ followed!(
     |object: EndpointSlice| (Arc::new(Key::of(&object.metadata)), Self::read(object)),
     SLICES,
     {
-        fn named<'a>(&'a self, key: &'a Arc<Key>) -> (&'a str, &'a str) {
-            (&key.namespace, &key.name)
-        }
-
-        /// The API's own slice has its Service's name.
-        fn share(&self, key: &Arc<Key>) -> usize {
-            let bytes = self.bytes();
-            if is_everyones(key, bytes) { 0 } else { bytes }
-        }
-
-        fn without_content(&self) -> Option<Self> {
-            Some(Self::without_content(self))
-        }
+        of_services!();
 
         fn publish_left_out(known: &mut Known, left_out: &BTreeSet<String>) {
             known.slices_left_out.clone_from(left_out);
