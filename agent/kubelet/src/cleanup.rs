@@ -330,6 +330,33 @@ mod tests {
         }
     }
 
+    fn pod_ref() -> PodRef {
+        PodRef {
+            namespace: "n".into(),
+            name: "p".into(),
+            uid: "u".into(),
+        }
+    }
+
+    /// Gives `work` a folder and a pod on a thread with a mount namespace of its own, whose mounts
+    /// end with it.
+    fn in_own_mounts(work: impl FnOnce(&Path, &PodRef) + Send + 'static) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_owned();
+        let thread = std::thread::spawn(move || {
+            unshare(CloneFlags::CLONE_NEWNS).unwrap();
+            make_private("/").unwrap();
+            work(&path, &pod_ref());
+        });
+        thread.join().unwrap();
+    }
+
+    fn mount_memory(place: &Path) {
+        fs::create_dir_all(place).unwrap();
+        let limits = Limits::default();
+        mount("tmpfs", &place.to_string_lossy(), "tmpfs", limits, "").unwrap();
+    }
+
     #[test]
     fn nothing_but_a_file_is_opened_in_the_place_of_a_termination_message() {
         let dir = tempfile::tempdir().unwrap();
@@ -449,82 +476,51 @@ mod tests {
     /// Needs root.
     #[test]
     fn what_a_container_left_mounted_in_a_volume_goes_with_the_pod() {
-        let dir = tempfile::tempdir().unwrap();
-        let work = || {
-            // A mount namespace of the thread's own.
-            unshare(CloneFlags::CLONE_NEWNS).unwrap();
-            make_private("/").unwrap();
-            let config = config(dir.path());
+        in_own_mounts(|dir, pod| {
+            let config = config(dir);
             let machine = &config.machine;
             let (own, held) = (machine.pod_dir("u"), machine.held_dir("u"));
             for folder in [&own, &held] {
                 let place = folder.join("v/m");
-                fs::create_dir_all(&place).unwrap();
-                let limits = Limits::default();
-                mount("tmpfs", &place.to_string_lossy(), "tmpfs", limits, "").unwrap();
+                mount_memory(&place);
                 fs::write(place.join("f"), "").unwrap();
             }
-            let pod = PodRef {
-                namespace: "n".into(),
-                name: "p".into(),
-                uid: "u".into(),
-            };
-            assert!(clear(&config, &pod, &Remains::All(None), u64::MAX).unwrap());
+            assert!(clear(&config, pod, &Remains::All(None), u64::MAX).unwrap());
             assert!(!own.exists() && !held.exists());
-        };
-        std::thread::scope(|scope| scope.spawn(work).join()).unwrap();
+        });
     }
 
     /// Needs root.
     #[test]
     fn the_volumes_of_a_pod_go_alone_and_what_a_driver_mounted_beside_them_stays() {
-        let dir = tempfile::tempdir().unwrap();
-        let work = || {
-            // A mount namespace of the thread's own.
-            unshare(CloneFlags::CLONE_NEWNS).unwrap();
-            make_private("/").unwrap();
-            let config = config(dir.path());
+        in_own_mounts(|dir, pod| {
+            let config = config(dir);
             let machine = &config.machine;
             let own = machine.pod_dir("u");
             let (disk, driven) = (own.join(Machine::EMPTY_DIRS), own.join("volumes/driver/v"));
             let memory = machine.memory_dir("u");
             for place in [&disk.join("v/m"), &driven, &memory.join("v")] {
-                fs::create_dir_all(place).unwrap();
-                let limits = Limits::default();
-                mount("tmpfs", &place.to_string_lossy(), "tmpfs", limits, "").unwrap();
+                mount_memory(place);
                 fs::write(place.join("f"), "").unwrap();
             }
             fs::write(own.join("message"), "").unwrap();
-            let pod = PodRef {
-                namespace: "n".into(),
-                name: "p".into(),
-                uid: "u".into(),
-            };
             // The second time nothing of it is there.
             for _ in 0..2 {
-                assert!(clear(&config, &pod, &Remains::Volumes, u64::MAX).unwrap());
+                assert!(clear(&config, pod, &Remains::Volumes, u64::MAX).unwrap());
                 assert!(!disk.exists() && !memory.exists());
             }
             assert!(driven.join("f").exists() && own.join("message").exists());
-        };
-        std::thread::scope(|scope| scope.spawn(work).join()).unwrap();
+        });
     }
 
     /// Needs root.
     #[test]
     fn what_is_mounted_in_the_place_of_a_pod_s_volumes_is_not_emptied() {
-        let dir = tempfile::tempdir().unwrap();
-        let work = || {
-            // A mount namespace of the thread's own.
-            unshare(CloneFlags::CLONE_NEWNS).unwrap();
-            make_private("/").unwrap();
-            let config = config(dir.path());
+        in_own_mounts(|dir, pod| {
+            let config = config(dir);
             let own = config.machine.pod_dir("u");
             for name in ["volumes", MESSAGES] {
-                let place = own.join(name);
-                fs::create_dir_all(&place).unwrap();
-                let limits = Limits::default();
-                mount("tmpfs", &place.to_string_lossy(), "tmpfs", limits, "").unwrap();
+                mount_memory(&own.join(name));
             }
             let long = vec![0; 1 << 20];
             let message = own.join(MESSAGES).join("m");
@@ -532,19 +528,13 @@ mod tests {
             fs::write(&message, &long).unwrap();
             fs::create_dir(&disk).unwrap();
             fs::write(disk.join("f"), "").unwrap();
-            let pod = PodRef {
-                namespace: "n".into(),
-                name: "p".into(),
-                uid: "u".into(),
-            };
-            let refused = clear(&config, &pod, &Remains::Volumes, u64::MAX).unwrap_err();
+            let refused = clear(&config, pod, &Remains::Volumes, u64::MAX).unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::CrossesDevices);
             assert!(disk.join("f").exists() && fs::read(&message).unwrap() == long);
             // With the pod the mounts go, and what is in them stays.
-            assert!(clear(&config, &pod, &Remains::All(None), u64::MAX).unwrap());
+            assert!(clear(&config, pod, &Remains::All(None), u64::MAX).unwrap());
             assert!(!own.exists());
-        };
-        std::thread::scope(|scope| scope.spawn(work).join()).unwrap();
+        });
     }
 
     #[test]
@@ -564,11 +554,7 @@ mod tests {
         const STACK: usize = 256 << 10;
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path());
-        let pod = PodRef {
-            namespace: "n".into(),
-            name: "p".into(),
-            uid: "u".into(),
-        };
+        let pod = pod_ref();
         let root = config.machine.pod_dir(&pod.uid);
         fs::create_dir_all(&root).unwrap();
         let mut at = Beneath::root(&root).unwrap();
