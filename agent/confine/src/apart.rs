@@ -240,11 +240,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_goes_on_is_waited_for_and_ends_with_its_caller() {
         let (ask, asked) = mpsc::channel();
-        let (tell, heard) = mpsc::channel();
+        let (report, reported) = mpsc::channel();
         let slow = move |steps: &Steps| {
             while asked.recv().is_ok() {
                 steps.step().map_err(|error| error.to_string())?;
-                tell.send(()).map_err(|error| error.to_string())?;
+                report.send(()).map_err(|error| error.to_string())?;
             }
             Ok(7)
         };
@@ -252,7 +252,7 @@ mod tests {
             for _ in 0..5 {
                 tokio::time::sleep(LONG * 9 / 10).await;
                 ask.send(()).unwrap();
-                heard.recv().unwrap();
+                reported.recv().unwrap();
             }
             // The thread ends in real time.
             tokio::time::resume();

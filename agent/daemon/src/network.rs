@@ -28,9 +28,9 @@ pub(crate) async fn bring_up(
         host_name: machine.name.as_ref().map(|name| name.as_str().to_owned()),
         resolver_file: run.join("resolv.conf"),
     };
-    let (tell, mut reported) = watch::channel(Status::default());
+    let (status, mut reported) = watch::channel(Status::default());
     tasks.spawn(async move {
-        let Err(error) = agent_net::run(task, tell).await;
+        let Err(error) = agent_net::run(task, status).await;
         Err(Error::Part("network", error.into()))
     });
     let lost = |_closed| Error::Part("network", "it ended before it was up".into());

@@ -152,9 +152,9 @@ impl Machine {
 
     /// A boot: the memory is read anew.
     fn boot(&self) -> (Finder, UnboundedReceiver<String>) {
-        let (tell, reports) = unbounded_channel();
+        let (sender, reports) = unbounded_channel();
         let report: ProgressCallback =
-            Arc::new(move |news: &Progress<'_>| drop(tell.send(line(news))));
+            Arc::new(move |news: &Progress<'_>| drop(sender.send(line(news))));
         (
             Finder::new(self.terms.clone(), &self.memory(), report).unwrap(),
             reports,
@@ -382,13 +382,13 @@ async fn without_a_master_the_newest_document_counts() {
     let (mut finder, _reports) = machine.boot();
     let first = finder.find().await;
     assert_eq!(first.generation, 7);
-    let (tell, mut found) = unbounded_channel();
+    let (sender, mut found) = unbounded_channel();
     let doubt = Arc::new(Notify::new());
     let asked = Arc::clone(&doubt);
     let follow = tokio::spawn(async move {
         finder
             .follow(first, asked, |document| {
-                tell.send(document.generation).unwrap();
+                sender.send(document.generation).unwrap();
             })
             .await;
     });

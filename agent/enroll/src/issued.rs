@@ -228,13 +228,13 @@ fn now() -> u64 {
 }
 
 /// Warns once a day from two weeks before the expiry, and at the expiry. Runs until it is dropped.
-pub async fn watch(ending: Expiry, tell: impl Fn(Duration) + Send) -> std::convert::Infallible {
+pub async fn watch(ending: Expiry, warn: impl Fn(Duration) + Send) -> std::convert::Infallible {
     let mut logged: Option<u64> = None;
     loop {
         let left = ending.not_after.saturating_sub(now());
         if let Some(left) = due(left, logged) {
             logged = Some(left);
-            tell(Duration::from_secs(left));
+            warn(Duration::from_secs(left));
         }
         sleep(LOOK).await;
     }

@@ -50,9 +50,9 @@ async fn claiming(name: &str, master: &Master, endpoints: &[(&str, u16)], pin: [
             ..Claims::default()
         },
     };
-    let (tell, milestones) = unbounded_channel();
+    let (sender, milestones) = unbounded_channel();
     let report: MilestoneCallback =
-        Arc::new(move |milestone: &Milestone<'_>| drop(tell.send(line(milestone))));
+        Arc::new(move |milestone: &Milestone<'_>| drop(sender.send(line(milestone))));
     Node {
         machine: (swtpm, booted),
         enroller: Enroller::new(prover, settings, report)

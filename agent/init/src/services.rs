@@ -203,7 +203,7 @@ impl Driver<'_> {
         for effect in effects {
             match effect {
                 Effect::Start(index) => self.start(index),
-                Effect::TellRestart(index, how, pause) => {
+                Effect::ReportRestart(index, how, pause) => {
                     let name = self.name(index);
                     let line = format!(
                         "ended ({how:?}), starting it again in {} s",
@@ -212,15 +212,17 @@ impl Driver<'_> {
                     self.console.milestone(&format!("{name} {line}"));
                     self.note(index, &line);
                 }
-                Effect::TellStarted => self.console.milestone("services started"),
+                Effect::ReportStarted => self.console.milestone("services started"),
                 Effect::GaveUp(index) => self.gave_up(index),
                 Effect::Healthy => forget_unhealthy_boots(),
-                Effect::TellCorrupted => {
+                Effect::ReportCorrupted => {
                     self.console
                         .fatal(&Fatal::hold("VERITY", VERITY_CURE, Corrupted));
                 }
-                Effect::TellEnd(End::Reboot) => self.console.milestone("stopping for a reboot"),
-                Effect::TellEnd(End::PowerOff) => self.console.milestone("stopping for power-off"),
+                Effect::ReportEnd(End::Reboot) => self.console.milestone("stopping for a reboot"),
+                Effect::ReportEnd(End::PowerOff) => {
+                    self.console.milestone("stopping for power-off")
+                }
                 Effect::Ask(pid) => drop(process::ask_to_end(pid)),
                 Effect::AskAll => drop(process::end_everything(false)),
                 Effect::ForceAll => self.force(),

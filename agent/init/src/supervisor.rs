@@ -55,17 +55,17 @@ pub enum Effect {
     /// Start a service.
     Start(usize),
     /// Report that a service ended and when it is started again.
-    TellRestart(usize, Ended, Duration),
+    ReportRestart(usize, Ended, Duration),
     /// Report that all services are started.
-    TellStarted,
+    ReportStarted,
     /// A service can't be kept alive: count it and report it. A shutdown follows.
     GaveUp(usize),
     /// The boot was healthy: reset the count.
     Healthy,
     /// Report that the root is corrupted. Everything is stopped.
-    TellCorrupted,
+    ReportCorrupted,
     /// Report how the machine will end.
-    TellEnd(End),
+    ReportEnd(End),
     /// Send SIGTERM to a service.
     Ask(i32),
     /// Send SIGTERM to all processes.
@@ -225,7 +225,7 @@ impl Supervisor {
             !self.reported_started && self.services.iter().all(|service| service.was_started);
         self.reported_started |= first;
         self.note_health(now);
-        first.then_some(Effect::TellStarted).into_iter().collect()
+        first.then_some(Effect::ReportStarted).into_iter().collect()
     }
 
     fn note_health(&mut self, now: Duration) {
@@ -275,7 +275,7 @@ impl Supervisor {
         service.life = Life::Waiting { until: now + pause };
         service.pause = (pause * 2).min(LONGEST_PAUSE);
         self.note_health(now);
-        vec![Effect::TellRestart(index, how, pause)]
+        vec![Effect::ReportRestart(index, how, pause)]
     }
 
     fn stop_after(&mut self, now: Duration, index: usize, end: End) -> Vec<Effect> {
@@ -289,7 +289,7 @@ impl Supervisor {
         if self.is_ending() || self.phase == Phase::Held {
             return Vec::new();
         }
-        let mut effects = vec![Effect::TellCorrupted];
+        let mut effects = vec![Effect::ReportCorrupted];
         effects.append(&mut self.begin_end(now, None));
         effects
     }
@@ -297,7 +297,7 @@ impl Supervisor {
     /// Begins the shutdown; `None` stops the services and leaves the machine up. A requested
     /// shutdown takes precedence.
     fn begin_end(&mut self, now: Duration, end: Option<End>) -> Vec<Effect> {
-        let mut effects: Vec<Effect> = end.map(Effect::TellEnd).into_iter().collect();
+        let mut effects: Vec<Effect> = end.map(Effect::ReportEnd).into_iter().collect();
         match &mut self.phase {
             Phase::Serving { .. } | Phase::Held => {}
             Phase::AskingServices { end: planned, .. } | Phase::AskingAll { end: planned, .. }

@@ -44,7 +44,7 @@ fn the_start_is_reported_once_all_services_run() {
     assert_eq!(supervisor.step(at(0), Event::Started(0, 10)), []);
     assert_eq!(
         supervisor.step(at(0), Event::Started(1, 11)),
-        [Effect::TellStarted]
+        [Effect::ReportStarted]
     );
 }
 
@@ -55,7 +55,7 @@ fn pauses_double_and_are_reset_after_a_minute() {
     let mut now = 0;
     for pid in 100..106 {
         let effects = supervisor.step(at(now), Event::Ended(pid, Ended::Code(1)));
-        if let [Effect::TellRestart(0, _, pause)] = effects.as_slice() {
+        if let [Effect::ReportRestart(0, _, pause)] = effects.as_slice() {
             pauses.push(pause.as_secs());
             now += pause.as_secs();
         }
@@ -64,7 +64,7 @@ fn pauses_double_and_are_reset_after_a_minute() {
     }
     assert_eq!(pauses, [1, 2, 4, 8, 16, 30]);
     let effects = supervisor.step(at(now + 60), Event::Ended(106, Ended::Signal(9)));
-    assert_eq!(effects, [Effect::TellRestart(0, Ended::Signal(9), at(1))]);
+    assert_eq!(effects, [Effect::ReportRestart(0, Ended::Signal(9), at(1))]);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_service_that_cannot_be_kept_alive_ends_in_a_counted_reboot() {
                 effects,
                 [
                     Effect::GaveUp(0),
-                    Effect::TellEnd(End::Reboot),
+                    Effect::ReportEnd(End::Reboot),
                     Effect::Ask(101)
                 ]
             );
@@ -99,7 +99,7 @@ fn a_shutdown_terms_services_then_all_then_kills() {
     assert_eq!(
         effects,
         [
-            Effect::TellEnd(End::PowerOff),
+            Effect::ReportEnd(End::PowerOff),
             Effect::Ask(100),
             Effect::Ask(101)
         ]
@@ -133,7 +133,7 @@ fn machine() -> Supervisor {
 fn containerd_ends_after_the_agent_has_ended_the_containers() {
     let mut supervisor = machine();
     let asked = supervisor.step(at(5), Event::EndRequested(End::PowerOff));
-    assert_eq!(asked, [Effect::TellEnd(End::PowerOff), Effect::Ask(101)]);
+    assert_eq!(asked, [Effect::ReportEnd(End::PowerOff), Effect::Ask(101)]);
     assert_eq!(supervisor.deadline(), Some(at(5) + ASK_FIRST));
     assert_eq!(supervisor.step(at(60), Event::Tick), []);
     assert_eq!(
@@ -162,7 +162,7 @@ fn an_agent_that_ends_with_an_orders_code_ends_the_machine_in_order() {
         // The agent has ended the containers, and containerd is asked next.
         assert_eq!(
             supervisor.step(at(5), Event::Ended(101, Ended::Code(code))),
-            [Effect::TellEnd(end), Effect::Ask(100)]
+            [Effect::ReportEnd(end), Effect::Ask(100)]
         );
         assert_eq!(
             supervisor.step(at(6), Event::Ended(100, Ended::Code(0))),
@@ -175,7 +175,7 @@ fn an_agent_that_ends_with_an_orders_code_ends_the_machine_in_order() {
     for (pid, code) in [(100, 100), (101, 0), (101, 70), (101, 102)] {
         let effects = machine().step(at(5), Event::Ended(pid, Ended::Code(code)));
         assert!(
-            matches!(effects[..], [Effect::TellRestart(..)]),
+            matches!(effects[..], [Effect::ReportRestart(..)]),
             "{effects:?}"
         );
     }
@@ -201,7 +201,7 @@ fn on_a_corrupted_root_all_services_end_at_once() {
     let asked = machine().step(at(5), Event::Corrupted);
     assert_eq!(
         asked,
-        [Effect::TellCorrupted, Effect::Ask(100), Effect::Ask(101)]
+        [Effect::ReportCorrupted, Effect::Ask(100), Effect::Ask(101)]
     );
 }
 
@@ -225,9 +225,9 @@ fn only_a_trusted_exit_code_ends_the_machine() {
     supervisor.step(at(0), Event::Started(0, 1000));
     supervisor.step(at(0), Event::Started(1, 1001));
     let effects = supervisor.step(at(1), Event::Ended(1000, Ended::Code(100)));
-    assert_eq!(effects, [Effect::TellRestart(0, Ended::Code(100), at(1))]);
+    assert_eq!(effects, [Effect::ReportRestart(0, Ended::Code(100), at(1))]);
     let effects = supervisor.step(at(1), Event::Ended(1001, Ended::Code(101)));
-    assert_eq!(effects, [Effect::TellEnd(End::PowerOff), Effect::AskAll]);
+    assert_eq!(effects, [Effect::ReportEnd(End::PowerOff), Effect::AskAll]);
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn corruption_stops_all_and_waits_for_a_shutdown() {
     let mut supervisor = running(1);
     assert_eq!(
         supervisor.step(at(1), Event::Corrupted),
-        [Effect::TellCorrupted, Effect::Ask(100)]
+        [Effect::ReportCorrupted, Effect::Ask(100)]
     );
     assert_eq!(
         supervisor.step(at(2), Event::Ended(100, Ended::Code(0))),
@@ -244,7 +244,7 @@ fn corruption_stops_all_and_waits_for_a_shutdown() {
     assert_eq!(supervisor.step(at(2), Event::Alone), []);
     assert_eq!(supervisor.step(at(9), Event::Corrupted), []);
     let effects = supervisor.step(at(9), Event::EndRequested(End::PowerOff));
-    assert_eq!(effects, [Effect::TellEnd(End::PowerOff), Effect::AskAll]);
+    assert_eq!(effects, [Effect::ReportEnd(End::PowerOff), Effect::AskAll]);
     assert_eq!(
         supervisor.step(at(9), Event::Alone),
         [Effect::Finish(End::PowerOff)]
@@ -333,15 +333,15 @@ impl World {
                     let effects = supervisor.step(now, Event::Started(index, self.next));
                     self.apply(supervisor, now, effects);
                 }
-                Effect::TellEnd(_) | Effect::TellCorrupted => self.ending = true,
+                Effect::ReportEnd(_) | Effect::ReportCorrupted => self.ending = true,
                 Effect::Finish(_) => self.finishes += 1,
                 Effect::AskAll
                 | Effect::Ask(_)
                 | Effect::ForceAll
                 | Effect::GaveUp(_)
                 | Effect::Healthy
-                | Effect::TellStarted
-                | Effect::TellRestart(..) => {}
+                | Effect::ReportStarted
+                | Effect::ReportRestart(..) => {}
             }
         }
     }

@@ -34,7 +34,7 @@ pub fn waits<'a>(status: &'a PodStatus, pod: &str) -> Vec<WaitEvent<'a>> {
             continue;
         };
         let name = container.name.as_str();
-        let mut tell = |reason, warning, message| {
+        let mut add = |reason, warning, message| {
             events.push(WaitEvent {
                 container: name,
                 reason,
@@ -45,13 +45,13 @@ pub fn waits<'a>(status: &'a PodStatus, pod: &str) -> Vec<WaitEvent<'a>> {
         match waiting.reason.as_deref() {
             Some("CrashLoopBackOff") => {
                 let text = format!("Back-off restarting failed container {name} in pod {pod}");
-                tell("BackOff", true, text);
+                add("BackOff", true, text);
             }
             Some("ImagePullBackOff") => {
                 let message = waiting.message.as_deref().unwrap_or_default();
                 let text = message.split(": ErrImagePull").next().unwrap_or_default();
-                tell("BackOff", false, text.to_owned());
-                tell("Failed", true, "Error: ImagePullBackOff".to_owned());
+                add("BackOff", false, text.to_owned());
+                add("Failed", true, "Error: ImagePullBackOff".to_owned());
             }
             Some(_) | None => {}
         }

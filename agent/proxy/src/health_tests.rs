@@ -74,14 +74,14 @@ fn ready_endpoints_of_this_node_count_once() {
 
 /// What is asked of a node `n1` that has this view, and leaves out what is sent.
 fn asked(view: &View, freshness: &Freshness) -> (watch::Sender<LeftOut>, Asked) {
-    let (tells, left_out) = watch::channel(LeftOut::default());
+    let (sender, left_out) = watch::channel(LeftOut::default());
     let asked = Asked {
         view: view.clone(),
         node: "n1".to_owned(),
         left_out,
         freshness: freshness.clone(),
     };
-    (tells, asked)
+    (sender, asked)
 }
 
 /// The answer of a port: its head and its body.
@@ -120,7 +120,7 @@ async fn a_port_is_open_at_the_nodes_addresses_while_its_service_asks_for_it_and
     let set = |known: Known| view.change(|_| true, |held| *held = known);
     let (own, addresses) = watch::channel(vec![at.ip()]);
     let freshness = Freshness::default();
-    let (tells, asked) = asked(&view, &freshness);
+    let (sender, asked) = asked(&view, &freshness);
     let serving = tokio::spawn(serve(asked, addresses));
     set(known(at.port(), &[endpoint("10.1.0.2", "n1", true)]));
     ask_until(at, |answer| {
@@ -153,9 +153,9 @@ async fn a_port_is_open_at_the_nodes_addresses_while_its_service_asks_for_it_and
             answer.is_some_and(|answer| answer.starts_with(code) && answer.ends_with(&end))
         }
     };
-    tells.send_replace(closed);
+    sender.send_replace(closed);
     ask_until(at, said("HTTP/1.1 503", false)).await;
-    tells.send_replace(LeftOut::default());
+    sender.send_replace(LeftOut::default());
     ask_until(at, said("HTTP/1.1 200", true)).await;
     set(known(at.port(), &[endpoint("10.1.1.2", "n2", true)]));
     ask_until(at, |answer| {

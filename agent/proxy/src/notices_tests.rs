@@ -53,7 +53,7 @@ async fn a_service_that_is_left_out_gets_an_event_and_repetitions_are_counted() 
         namespaces: [("shop".to_owned(), vec![key("web"), key("gone")])].into(),
         ..LeftOut::default()
     };
-    let (tells, left_out) = watch::channel(LeftOut::default());
+    let (sender, left_out) = watch::channel(LeftOut::default());
     let (recorder, queue) = Recorder::of_component(SERVICE_PROXY);
     let master = Arc::new(Master::default());
     let writing = tokio::spawn(write(queue, master.clone(), "n1".to_owned()));
@@ -62,7 +62,7 @@ async fn a_service_that_is_left_out_gets_an_event_and_repetitions_are_counted() 
     let settled = || tokio::time::sleep(2 * PAUSE);
     settled().await;
     assert!(master.asked().is_empty(), "nothing is left out");
-    tells.send_replace(closed.clone());
+    sender.send_replace(closed.clone());
     settled().await;
     let asked = master.asked();
     let [(Method::POST, body)] = asked.as_slice() else {
@@ -83,15 +83,15 @@ async fn a_service_that_is_left_out_gets_an_event_and_repetitions_are_counted() 
     assert!(event.message.unwrap().contains("node n1 does not serve"));
     // Served again and left out again, ten times at once.
     for _ in 0..10 {
-        tells.send_replace(LeftOut::default());
+        sender.send_replace(LeftOut::default());
         tokio::task::yield_now().await;
-        tells.send_replace(closed.clone());
+        sender.send_replace(closed.clone());
         tokio::task::yield_now().await;
     }
     settled().await;
-    tells.send_replace(LeftOut::default());
+    sender.send_replace(LeftOut::default());
     settled().await;
-    tells.send_replace(closed);
+    sender.send_replace(closed);
     settled().await;
     let asked: Vec<Method> = master
         .asked()
@@ -102,7 +102,7 @@ async fn a_service_that_is_left_out_gets_an_event_and_repetitions_are_counted() 
         (1..=2).contains(&asked.len()) && asked.iter().all(|one| *one == Method::PATCH),
         "{asked:?}"
     );
-    drop(tells);
+    drop(sender);
     telling.await.unwrap();
     writing.await.unwrap();
 }

@@ -112,7 +112,7 @@ mod endless {
         pub(crate) fn begin(fifo: &Path, most: u64) -> Self {
             let mut fifo = File::options().write(true).open(fifo).unwrap();
             let (written, stop) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
-            let (tell, read) = mpsc::channel();
+            let (sender, read) = mpsc::channel();
             let (count, stopped) = (written.clone(), stop.clone());
             std::thread::spawn(move || {
                 let mut notified = false;
@@ -123,7 +123,7 @@ mod endless {
                     }
                     let all = count.fetch_add(PIECE.len() as u64, Ordering::AcqRel);
                     if all > HELD && !notified {
-                        notified = tell.send(()).is_ok();
+                        notified = sender.send(()).is_ok();
                     }
                 }
             });

@@ -45,7 +45,7 @@ const DECISIONS: usize = 8192;
 
 /// What is to be written into the log of verdicts about Machines.
 #[derive(Debug)]
-enum ToTell {
+enum MachineReport {
     /// An edit.
     Edited(Box<Decided>),
     /// What the log lacks of the Machines that were there at the start.
@@ -157,11 +157,11 @@ impl AttestationService {
         self.bootstrap.seed_until_done().await;
         let recorded = self.journal.recorded().await;
         self.journal.started(&self.authority.pins()).await;
-        let (tell, decisions) = mpsc::channel(DECISIONS);
+        let (reports, decisions) = mpsc::channel(DECISIONS);
         tokio::join!(
-            self.follow_machines(recorded.machines, tell),
+            self.follow_machines(recorded.machines, reports),
             self.follow_nodes(),
-            self.tell_decisions(decisions),
+            self.record_decisions(decisions),
             self.follow_releases(recorded.releases),
             self.follow_policies(recorded.policies),
             statuses::keep_statuses(&self.client, &self.inventory, &self.exchange),
@@ -173,7 +173,7 @@ impl AttestationService {
 
     /// Follows Machines. A change is in force before it is written into the log of verdicts, and
     /// does not wait for the disk.
-    async fn follow_machines(&self, recorded: Known, tell: mpsc::Sender<ToTell>) {
+    async fn follow_machines(&self, recorded: Known, sender: mpsc::Sender<MachineReport>) {
         let mut follower =
             Follower::<Machine>::new(self.client.clone(), None, ListParams::default());
         let mut changes = MachineChanges::default();
@@ -181,14 +181,15 @@ impl AttestationService {
         loop {
             let change = follower.next().await;
             let decided = changes.take(&change).into_iter();
-            let decided = decided.map(|one| ToTell::Edited(Box::new(one)));
+            let decided = decided.map(|one| MachineReport::Edited(Box::new(one)));
             let lacking = match &change {
                 Change::Listed(now) if !began => recorded.lacks_machines(now),
                 Change::Listed(_) | Change::Set(_) | Change::Deleted(_) => Vec::new(),
             };
             began = true;
             let lacking = Some(lacking).filter(|lacking| !lacking.is_empty());
-            let reports: Vec<ToTell> = decided.chain(lacking.map(ToTell::Found)).collect();
+            let reports: Vec<MachineReport> =
+                decided.chain(lacking.map(MachineReport::Found)).collect();
             // Sent before the inventory is updated, because the admin's request waits for the
             // inventory.
             match &change {
@@ -198,7 +199,7 @@ impl AttestationService {
             }
             self.inventory.take_machine(change, follower.reached());
             for one in reports {
-                if tell.try_send(one).is_err() {
+                if sender.try_send(one).is_err() {
                     tracing::error!(
                         "a decision is missing in the log of verdicts: they come faster than the disk can write them"
                     );
@@ -221,16 +222,16 @@ impl AttestationService {
         }
     }
 
-    async fn tell_decisions(&self, mut decisions: mpsc::Receiver<ToTell>) {
+    async fn record_decisions(&self, mut decisions: mpsc::Receiver<MachineReport>) {
         while let Some(one) = decisions.recv().await {
             match one {
-                ToTell::Edited(decided) => {
+                MachineReport::Edited(decided) => {
                     let (old, new) = *decided;
                     self.journal
                         .machine_edited(old.as_ref(), new.as_ref())
                         .await;
                 }
-                ToTell::Found(lacking) => self.journal.tell_found(lacking).await,
+                MachineReport::Found(lacking) => self.journal.record_found(lacking).await,
             }
         }
     }
@@ -249,7 +250,7 @@ impl AttestationService {
                 Change::Listed(_) | Change::Set(_) | Change::Deleted(_) => Vec::new(),
             };
             self.inventory.take_release(change);
-            self.journal.tell_found(lacking).await;
+            self.journal.record_found(lacking).await;
             // The first list is compared with what earlier processes have recorded.
             for (release, gone) in changed.into_iter().filter(|_| began) {
                 self.journal.release_changed(&release, gone).await;
@@ -271,7 +272,7 @@ impl AttestationService {
                 Change::Listed(_) | Change::Set(_) | Change::Deleted(_) => Vec::new(),
             };
             self.inventory.take_policy(change);
-            self.journal.tell_found(lacking).await;
+            self.journal.record_found(lacking).await;
             // The first list is compared with what earlier processes have recorded.
             for (policy, gone) in changed.into_iter().filter(|_| began) {
                 self.journal.policy_changed(&policy, gone).await;

@@ -57,7 +57,7 @@ pub enum Action {
         ranges: Vec<Range>,
     },
     /// An event says that nothing is free for it.
-    Tell {
+    Event {
         /// The object's name.
         name: String,
         /// Its UID.
@@ -169,7 +169,7 @@ impl Controller for NodeIpam {
                 );
                 Ok(())
             }
-            Action::Tell { name, uid, range } => {
+            Action::Event { name, uid, range } => {
                 record_event(writer, &name, uid, range).await;
                 Ok(())
             }
@@ -215,7 +215,7 @@ fn give(ranges: &[PodRange], nodes: &[Claim], last: &[usize]) -> Vec<Action> {
         }
         if let Some(full) = tables.iter().find(|table| table.next().is_none()) {
             let range = full.of.range();
-            events.push(Action::Tell { name, uid, range });
+            events.push(Action::Event { name, uid, range });
             continue;
         }
         let ranges = tables.iter_mut().filter_map(Table::give).collect();

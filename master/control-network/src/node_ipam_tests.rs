@@ -33,7 +33,7 @@ fn planned(ranges: &[PodRange], nodes: &[Claim], last: &[usize]) -> Vec<String> 
             let texts: Vec<String> = ranges.iter().map(ToString::to_string).collect();
             format!("{name}: {}", texts.join(","))
         }
-        Action::Tell { name, .. } => format!("{name}!"),
+        Action::Event { name, .. } => format!("{name}!"),
     };
     give(ranges, nodes, last).iter().map(words).collect()
 }

@@ -25,7 +25,7 @@ use master_control::setup::Setup;
 use master_control::writer::Writer;
 use master_control_workloads::workload::condition::second;
 use master_control_workloads::workload::kept::{Kept, controls, is_leaving};
-use master_control_workloads::workload::make::{self, tell};
+use master_control_workloads::workload::make::{self, record_event};
 use master_schema::registry::Kind;
 use master_schema::selector::Selector;
 use serde_json::{Value, json};
@@ -186,7 +186,7 @@ impl Report<'_> {
     }
 
     async fn warn(&self, writer: &Writer, reason: &str, message: String) {
-        tell(writer, &self.about, Severity::Warning, reason, message).await;
+        record_event(writer, &self.about, Severity::Warning, reason, message).await;
     }
 
     async fn rescaled(&mut self, to: i32, why: String, writer: &Writer) {
@@ -195,7 +195,7 @@ impl Report<'_> {
         self.status.desired_replicas = to;
         self.status.last_scale_time = Some(Time(second(self.now)));
         let about = &self.about;
-        tell(writer, about, Severity::Normal, "SuccessfulRescale", why).await;
+        record_event(writer, about, Severity::Normal, "SuccessfulRescale", why).await;
     }
 
     /// Writes the status where it differs.

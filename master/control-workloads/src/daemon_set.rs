@@ -78,7 +78,7 @@ pub enum Step {
     /// Pods are made on nodes, of the template with a hash.
     Create(Vec<String>, String),
     /// Records the event that a pod has ended by itself, and is going to be replaced.
-    Tell(Ended),
+    Event(Ended),
     /// Pods are ended.
     Delete(Vec<PodId>),
     /// Its status is written.
@@ -189,12 +189,12 @@ impl Controller for DaemonSets {
                 let pods = nodes.iter().map(|node| bound_for(&pod, node));
                 make::create(writer, &about, pods.collect()).await
             }
-            Step::Tell(ended) => {
+            Step::Event(ended) => {
                 if ended.failed {
                     self.waits.note(&key, &version(&set), &ended.node, ended.at);
                 }
                 let pod = Key::new(&key.namespace, &ended.pod);
-                tell(writer, &about, &pod, &ended).await;
+                record_ended(writer, &about, &pod, &ended).await;
                 Ok(())
             }
             Step::Delete(pods) => make::delete(writer, &about, &pods).await,
@@ -217,7 +217,7 @@ fn version(set: &DaemonSet) -> Version {
     }
 }
 
-async fn tell(writer: &Writer, about: &ObjectReference, pod: &Key, ended: &Ended) {
+async fn record_ended(writer: &Writer, about: &ObjectReference, pod: &Key, ended: &Ended) {
     let (severity, reason, found, will) = if ended.failed {
         (Severity::Warning, "FailedDaemonPod", "failed", "kill")
     } else {
@@ -230,7 +230,7 @@ async fn tell(writer: &Writer, about: &ObjectReference, pod: &Key, ended: &Ended
     };
     let node = &ended.node;
     let text = format!("Found {found} daemon pod {pod} on node {node}, will try to {will} it");
-    make::tell(writer, about, severity, reason, text).await;
+    make::record_event(writer, about, severity, reason, text).await;
 }
 
 /// The template with what every daemon pod has: its hash and number, and tolerations of what only
@@ -435,7 +435,7 @@ impl Work<'_> {
     /// The plan: these steps, and then pods are ended and made, as many as one plan may end and
     /// make.
     fn done(self, mut actions: Vec<Step>) -> Plan<Step> {
-        actions.extend(self.ended.into_iter().map(Step::Tell));
+        actions.extend(self.ended.into_iter().map(Step::Event));
         if !self.delete.is_empty() {
             let pods = self.delete.into_iter().take(BURST);
             let pods = pods.map(|(key, uid)| PodId { key, uid });

@@ -7,7 +7,7 @@
 use crate::workload::amount::{Round, amount};
 use crate::workload::condition::second;
 use crate::workload::kept::{Kept, controller, owner_key};
-use crate::workload::make::tell;
+use crate::workload::make::record_event;
 use crate::workload::pod::{OwnedPod, Owner};
 use crate::workload::replicas::Replicated;
 use config_kube::k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
@@ -114,7 +114,7 @@ pub enum Action {
     /// Its status is written, if it is at this resource version.
     Status(Key, String, Box<PodDisruptionBudgetStatus>),
     /// Records an event about the budget with this UID.
-    Tell(Key, String, News),
+    Event(Key, String, News),
 }
 
 /// An event to record.
@@ -218,8 +218,8 @@ impl Controller for DisruptionBudgets {
         if changes {
             all.extend(news(facts));
         }
-        let tell = |news| Action::Tell(facts.key.clone(), facts.budget.uid.clone(), news);
-        let mut actions: Vec<Action> = all.into_iter().map(tell).collect();
+        let event = |news| Action::Event(facts.key.clone(), facts.budget.uid.clone(), news);
+        let mut actions: Vec<Action> = all.into_iter().map(event).collect();
         if changes {
             let version = facts.budget.version.clone();
             actions.push(Action::Status(facts.key.clone(), version, Box::new(status)));
@@ -239,7 +239,7 @@ impl Controller for DisruptionBudgets {
                 let written = writer.patch_status::<PodDisruptionBudget>(&key, &patch);
                 written.await.map(drop)
             }
-            Action::Tell(key, uid, news) => {
+            Action::Event(key, uid, news) => {
                 let about = ObjectReference {
                     api_version: Some("policy/v1".to_owned()),
                     kind: Some("PodDisruptionBudget".to_owned()),
@@ -248,7 +248,7 @@ impl Controller for DisruptionBudgets {
                     uid: Some(uid),
                     ..ObjectReference::default()
                 };
-                tell(writer, &about, news.severity, news.reason, news.message).await;
+                record_event(writer, &about, news.severity, news.reason, news.message).await;
                 Ok(())
             }
         }

@@ -382,7 +382,7 @@ impl Journal {
 
     /// Records what the log lacks of objects that were found at the start ([`Recorded`]). What
     /// cannot be written now is not counted as missing: it is found again at the next start.
-    pub async fn tell_found(&self, lacking: Vec<Lacking>) {
+    pub async fn record_found(&self, lacking: Vec<Lacking>) {
         let mut waiting = lacking.into_iter().peekable();
         while waiting.peek().is_some() {
             // Together, as each flush takes its time, and in parts, as the log's queue has an end.

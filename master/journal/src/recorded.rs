@@ -4,7 +4,7 @@
 //! A change is in force before its record is on disk, so a full disk or a power cut can leave a
 //! change without a record. The next master finds it here, and records it then. Pure: the log is
 //! read by [`crate::VerdictLog::recorded`], the differences are written by
-//! [`crate::Journal::tell_found`].
+//! [`crate::Journal::record_found`].
 //!
 //! Limits: an object whose last record was deleted with its segment is recorded again as one
 //! without a record, and its deletion, if that has no record either, is not found.

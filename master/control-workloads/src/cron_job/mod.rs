@@ -13,7 +13,7 @@ use crate::job::{self, finished};
 use crate::workload::action;
 use crate::workload::amount::later;
 use crate::workload::kept::{Kept, by_controller, controller, controls, is_leaving, owner_key};
-use crate::workload::make::{self, tell};
+use crate::workload::make::{self, record_event};
 use config_kube::k8s_openapi::api::batch::v1::{CronJob, CronJobSpec, Job};
 use config_kube::k8s_openapi::api::core::v1::ObjectReference;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -63,7 +63,7 @@ pub enum Step {
     /// A Job of this name and UID is deleted.
     Delete(String, String),
     /// Records an event.
-    Tell(Severity, &'static str, String),
+    Event(Severity, &'static str, String),
     /// The status is written.
     Status(Status),
 }
@@ -159,7 +159,7 @@ impl Controller for CronJobs {
                     other => other?,
                 }
                 let message = format!("Deleted job {name}");
-                tell(
+                record_event(
                     writer,
                     &about,
                     Severity::Normal,
@@ -169,8 +169,8 @@ impl Controller for CronJobs {
                 .await;
                 Ok(())
             }
-            Step::Tell(severity, reason, message) => {
-                tell(writer, &about, severity, reason, message).await;
+            Step::Event(severity, reason, message) => {
+                record_event(writer, &about, severity, reason, message).await;
                 Ok(())
             }
             Step::Status(status) => {
@@ -193,7 +193,7 @@ async fn create(writer: &Writer, about: &ObjectReference, job: &Job) -> Result<(
         Ok(made) => {
             let name = made.metadata.name.unwrap_or_default();
             let message = format!("Created job {name}");
-            tell(writer, about, Severity::Normal, "SuccessfulCreate", message).await;
+            record_event(writer, about, Severity::Normal, "SuccessfulCreate", message).await;
             Ok(())
         }
         Err(error) if error.is_already_exists() => {
@@ -208,7 +208,7 @@ async fn create(writer: &Writer, about: &ObjectReference, job: &Job) -> Result<(
         Err(error) => {
             if !make::is_ending(&error) {
                 let message = format!("Error creating job: {error}");
-                tell(writer, about, Severity::Warning, "FailedCreate", message).await;
+                record_event(writer, about, Severity::Warning, "FailedCreate", message).await;
             }
             Err(error)
         }
@@ -261,13 +261,13 @@ fn begin(
     active: &[Run<'_>],
     now: Timestamp,
 ) -> Plan<Step> {
-    let tell = |reason, message| Plan::act(Step::Tell(Severity::Warning, reason, message));
+    let warn = |reason, message| Plan::act(Step::Event(Severity::Warning, reason, message));
     match Schedule::parse(&spec.schedule, spec.time_zone.as_deref()) {
         Ok(schedule) => {
             let Some(next) = schedule.next(reached(facts, &schedule, scheduled, now)) else {
                 // Upstream's words: it takes the times that never come for one and the same.
                 let text = &spec.schedule;
-                return tell(
+                return warn(
                     "InvalidSchedule",
                     format!(
                         "invalid schedule: {text} : time difference between two schedules is less than 1 second"
@@ -281,14 +281,14 @@ fn begin(
                 requeue: Duration::try_from(left).ok(),
             }
         }
-        Err(Fault::Unreadable(cause)) => tell(
+        Err(Fault::Unreadable(cause)) => warn(
             "UnparseableSchedule",
             format!("unparseable schedule: {:?} : {cause}", spec.schedule),
         ),
         Err(fault @ Fault::Zone(_)) => {
             let zone = spec.time_zone.as_deref().unwrap_or_default();
             let message = format!("invalid timeZone: {zone:?}: {fault}");
-            tell("UnknownTimeZone", message)
+            warn("UnknownTimeZone", message)
         }
     }
 }
@@ -337,7 +337,7 @@ fn look(facts: &Facts, before: &Status) -> (Status, Vec<Step>) {
                 let name = &key.name;
                 let message =
                     format!("Saw a job that the controller did not create or forgot: {name}");
-                steps.push(Step::Tell(Severity::Warning, "UnexpectedJob", message));
+                steps.push(Step::Event(Severity::Warning, "UnexpectedJob", message));
             } else if !is_leaving(meta) || known(&meta.uid) {
                 // One that is being deleted is missed once it is gone.
                 status.active.push(reference(key, job));
@@ -355,7 +355,7 @@ fn look(facts: &Facts, before: &Status) -> (Status, Vec<Step>) {
                 "Failed"
             };
             let message = format!("Saw completed job: {}, condition: {how}", key.name);
-            steps.push(Step::Tell(Severity::Normal, "SawCompletedJob", message));
+            steps.push(Step::Event(Severity::Normal, "SawCompletedJob", message));
         }
     }
     for active in &before.active {
@@ -366,7 +366,7 @@ fn look(facts: &Facts, before: &Status) -> (Status, Vec<Step>) {
         if !there {
             let name = active.name.clone().unwrap_or_default();
             let message = format!("Active job went missing: {name}");
-            steps.push(Step::Tell(Severity::Normal, "MissingJob", message));
+            steps.push(Step::Event(Severity::Normal, "MissingJob", message));
         }
     }
     (status, steps)
@@ -445,19 +445,23 @@ fn start(
     if missed > MOST_MISSED {
         let message = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
         let message = message.to_owned();
-        steps.push(Step::Tell(Severity::Warning, "TooManyMissedTimes", message));
+        steps.push(Step::Event(
+            Severity::Warning,
+            "TooManyMissedTimes",
+            message,
+        ));
     }
     if deadline.is_some_and(|deadline| later(due, deadline) < now) {
         // As RFC 1123 writes it, with the offset from UTC.
         let due = due.strftime("%a, %d %b %Y %H:%M:%S +0000");
         let message = format!("Missed scheduled time to start a job: {due}");
-        steps.push(Step::Tell(Severity::Warning, "MissSchedule", message));
+        steps.push(Step::Event(Severity::Warning, "MissSchedule", message));
         return steps;
     }
     match spec.concurrency_policy.as_deref() {
         Some("Forbid") if !active.is_empty() => {
             let message = "Not starting job because prior execution is running and concurrency policy is Forbid";
-            steps.push(Step::Tell(
+            steps.push(Step::Event(
                 Severity::Normal,
                 "JobAlreadyActive",
                 message.to_owned(),

@@ -24,7 +24,7 @@ use crate::workload::kept::{
     Kept, Selects, by_controller, by_namespace, concerned, controller, controls, orphans_of,
     owner_key,
 };
-use crate::workload::make::{self, tell};
+use crate::workload::make::{self, record_event};
 use crate::workload::pod::{BY_CONTROLLER, OwnedPod};
 use config_kube::k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use config_kube::k8s_openapi::api::core::v1::ObjectReference;
@@ -205,7 +205,7 @@ impl Deployments {
             let to = replicas.unwrap_or_default();
             if to > 0 {
                 let message = format!("Scaled up replica set {name} from 0 to {to}");
-                tell(writer, &about, Severity::Normal, SCALING, message).await;
+                record_event(writer, &about, Severity::Normal, SCALING, message).await;
             }
             return Ok(());
         };
@@ -224,7 +224,7 @@ impl Deployments {
             }
         } else if !make::is_ending(&error) {
             let message = format!("Failed to create new replica set {name:?}: {error}");
-            tell(
+            record_event(
                 writer,
                 &about,
                 Severity::Warning,
@@ -252,7 +252,7 @@ async fn record_scaled(writer: &Writer, about: &ObjectReference, set: &str, chan
     };
     let way = if to > from { "up" } else { "down" };
     let message = format!("Scaled {way} replica set {set} from {from} to {to}");
-    tell(writer, about, Severity::Normal, SCALING, message).await;
+    record_event(writer, about, Severity::Normal, SCALING, message).await;
 }
 
 /// Raises `status.collisionCount`, by which the next hash of the template differs.

@@ -26,7 +26,7 @@ use crate::workload::action;
 use crate::workload::amount::later;
 use crate::workload::claim::OwnerChange;
 use crate::workload::kept::{Kept, Labels, Selects, controls, is_leaving, selects};
-use crate::workload::make::{self, tell};
+use crate::workload::make::{self, record_event};
 use crate::workload::pod::{BY_CONTROLLER, JOB_TRACKING, OwnedPod, PodId, Pods};
 use config_kube::k8s_openapi::api::batch::v1::Job;
 use config_kube::k8s_openapi::api::core::v1::Pod;
@@ -163,8 +163,8 @@ impl Controller for Jobs {
             }
             Step::End(pods) => make::delete(writer, &about, &pods).await,
             Step::Untrack(pods) => untrack_all(writer, &pods).await,
-            Step::Tell(severity, reason, message) => {
-                tell(writer, &about, severity, reason, message).await;
+            Step::Event(severity, reason, message) => {
+                record_event(writer, &about, severity, reason, message).await;
                 Ok(())
             }
             Step::Status(status) => {

@@ -40,7 +40,7 @@ pub enum Step {
     /// The Job's finalizer is removed from pods that are counted, or that never will be.
     Untrack(Vec<PodId>),
     /// An event about the Job.
-    Tell(Severity, &'static str, String),
+    Event(Severity, &'static str, String),
     /// The status is written.
     Status(Box<Status>),
 }
@@ -429,7 +429,7 @@ impl Work<'_> {
             } else {
                 reason
             };
-            let event = Step::Tell(severity(end.complete), reason, message.to_owned());
+            let event = Step::Event(severity(end.complete), reason, message.to_owned());
             self.steps.push(event);
         }
     }
@@ -463,7 +463,7 @@ impl Work<'_> {
                 self.say(SUSPENDED, "True", "JobSuspended", "Job suspended");
                 let words = "Job suspended".to_owned();
                 self.steps
-                    .push(Step::Tell(Severity::Normal, "Suspended", words));
+                    .push(Step::Event(Severity::Normal, "Suspended", words));
             }
             return;
         }
@@ -471,7 +471,7 @@ impl Work<'_> {
             self.say(SUSPENDED, "False", "JobResumed", "Job resumed");
             let words = "Job resumed".to_owned();
             self.steps
-                .push(Step::Tell(Severity::Normal, "Resumed", words));
+                .push(Step::Event(Severity::Normal, "Resumed", words));
             self.status.started = Some(second(self.now));
         }
         self.manage();

@@ -43,13 +43,13 @@ pub(super) fn pod(job: &Job, owner: &OwnerReference, key: &Key, new: &New) -> Po
         spec.hostname = Some(format!("{}-{index}", key.name));
         let init = spec.init_containers.iter_mut().flatten();
         for container in spec.containers.iter_mut().chain(init) {
-            tell_index(container);
+            add_index(container);
         }
     }
     pod
 }
 
-fn tell_index(container: &mut Container) {
+fn add_index(container: &mut Container) {
     let variables = container.env.get_or_insert_default();
     if variables.iter().any(|known| known.name == INDEX_VARIABLE) {
         return;

@@ -3,14 +3,14 @@
 //! - `plan`: the actions, in order; pure
 //! - `pod`: a pod and its claims
 //! - `claims`: who owns the claims; pure
-//! - `tell`: the events about it
+//! - `events`: the events about it
 //!
 //! Guarantee: a name is given again only when the pod that had it is gone from the API.
 
 mod claims;
+mod events;
 mod plan;
 mod pod;
-mod tell;
 
 pub use claims::{OwnedClaim, Owners};
 pub use plan::Step;
@@ -25,6 +25,7 @@ use crate::workload::ready::ReadyTimes;
 use crate::workload::revision::{self, Revisions};
 use config_kube::k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
 use config_kube::k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim, Pod};
+use events::Verb;
 use master_client::{ApiError, DeleteParams, Delta, Entries, Key, Patch, Reason, Store};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
@@ -32,7 +33,6 @@ use master_control::writer::Writer;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tell::Verb;
 
 /// The controller. Its keys are StatefulSets.
 #[derive(Debug)]
@@ -178,7 +178,7 @@ impl Controller for StatefulSets {
                 if ended.as_ref().is_err_and(ApiError::is_not_found) {
                     return Ok(());
                 }
-                tell::of_pod(writer, &about, Verb::Delete, &name, ended).await
+                events::of_pod(writer, &about, Verb::Delete, &name, ended).await
             }
             Step::Status(status) => {
                 let patch = Patch::Merge(json!({"metadata": {"uid": uid}, "status": status}));
@@ -221,7 +221,7 @@ impl StatefulSets {
 async fn create(writer: &Writer, about: &ObjectReference, pod: &Pod) -> Result<(), ApiError> {
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let made = writer.create(pod).await.map(drop);
-    tell::of_pod(writer, about, Verb::Create, name, made).await
+    events::of_pod(writer, about, Verb::Create, name, made).await
 }
 
 /// Makes the claims of a place that are not there.
@@ -254,7 +254,7 @@ async fn demand(
         .await?;
     let Some(known) = known else {
         let made = writer.create(claim).await.map(drop);
-        return tell::of_claim(writer, about, Verb::Create, &name, pod, made).await;
+        return events::of_claim(writer, about, Verb::Create, &name, pod, made).await;
     };
     // An earlier pod of the place, with which it goes.
     let owners = known.metadata.owner_references.iter().flatten();
@@ -281,7 +281,7 @@ async fn give(
         Ok(_) => Ok(()),
         Err(error) if error.is_not_found() => Ok(()),
         Err(error) => {
-            tell::of_claim(writer, about, Verb::Update, &claim.name, pod, Err(error)).await
+            events::of_claim(writer, about, Verb::Update, &claim.name, pod, Err(error)).await
         }
     }
 }
@@ -299,7 +299,7 @@ async fn label(
     let labels = json!({pod::NAME: pod.name, pod::INDEX: number.to_string()});
     let patch = Patch::Merge(json!({"metadata": {"uid": uid, "labels": labels}}));
     let done = writer.patch::<Pod>(pod, &patch).await.map(drop);
-    tell::of_pod(writer, about, Verb::Update, &pod.name, done).await
+    events::of_pod(writer, about, Verb::Update, &pod.name, done).await
 }
 
 /// The StatefulSets that a claim may belong to by its name: template, name of the StatefulSet and

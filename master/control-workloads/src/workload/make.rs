@@ -53,7 +53,7 @@ pub fn reference(owner: &OwnerReference, namespace: &str) -> ObjectReference {
 }
 
 /// Records an event about an owner.
-pub async fn tell(
+pub async fn record_event(
     writer: &Writer,
     about: &ObjectReference,
     severity: Severity,
@@ -112,7 +112,7 @@ async fn create_one(writer: &Writer, about: &ObjectReference, pod: &Pod) -> Resu
             (Severity::Warning, "FailedCreate", message, Err(error))
         }
     };
-    tell(writer, about, severity, reason, message).await;
+    record_event(writer, about, severity, reason, message).await;
     result
 }
 
@@ -137,13 +137,13 @@ async fn delete_one(writer: &Writer, about: &ObjectReference, pod: &PodId) -> Re
     match writer.delete::<Pod>(&pod.key, &params).await {
         Ok(()) => {
             let message = format!("Deleted pod: {}", pod.key.name);
-            tell(writer, about, Severity::Normal, "SuccessfulDelete", message).await;
+            record_event(writer, about, Severity::Normal, "SuccessfulDelete", message).await;
             Ok(())
         }
         Err(error) if error.is_not_found() => Ok(()),
         Err(error) => {
             let message = format!("Error deleting: {error}");
-            tell(writer, about, Severity::Warning, "FailedDelete", message).await;
+            record_event(writer, about, Severity::Warning, "FailedDelete", message).await;
             Err(error)
         }
     }

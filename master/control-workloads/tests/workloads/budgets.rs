@@ -55,7 +55,7 @@ fn status(scene: &Budgets, seconds: u64) -> PodDisruptionBudgetStatus {
             assert_eq!(version, "7", "it names what it was planned on");
             Some(*status)
         }
-        Action::Tell(..) => None,
+        Action::Event(..) => None,
     });
     written.expect("a status")
 }
@@ -119,7 +119,7 @@ fn a_pod_that_was_granted_counts_no_more_until_it_is_clear_that_it_stays() {
     let noted: Vec<_> = found.disrupted_pods.unwrap().into_keys().collect();
     assert_eq!(noted, ["p0"]);
     let late = scene.plan(&key("b"), 121);
-    assert!(matches!(&late.actions[0], Action::Tell(_, _, news) if news.reason == "NotDeleted"));
+    assert!(matches!(&late.actions[0], Action::Event(_, _, news) if news.reason == "NotDeleted"));
     assert_eq!(numbers(&status(&scene, 121)), [3, 2, 3, 1]);
     // One that is being deleted is not healthy, and needs no note.
     let going = OwnedPod {
@@ -194,7 +194,7 @@ fn without_a_number_of_pods_nothing_is_allowed() {
         scene.stand.set(key("p"), pod);
         let plan = scene.plan(&key("b"), 0);
         let message = plan.actions.iter().find_map(|action| match action {
-            Action::Tell(_, _, news) => Some(news.message.as_str()),
+            Action::Event(_, _, news) => Some(news.message.as_str()),
             Action::Status(..) => None,
         });
         let expected = format!("Failed to calculate the number of expected pods: {words}");
@@ -217,7 +217,7 @@ fn an_event_says_once_why_a_budget_protects_nothing() {
     let reasons = |scene: &Budgets| {
         let actions = scene.plan(&key("b"), 0).actions.into_iter();
         let found = actions.filter_map(|action| match action {
-            Action::Tell(_, _, news) => Some(news.reason),
+            Action::Event(_, _, news) => Some(news.reason),
             Action::Status(..) => None,
         });
         found.collect::<Vec<_>>()

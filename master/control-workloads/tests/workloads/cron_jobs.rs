@@ -45,7 +45,7 @@ fn made(scene: &mut Cron, minute: i64, end: Option<&str>) {
 fn created(steps: &[cron_job::Step]) -> Option<String> {
     steps.iter().find_map(|step| match step {
         cron_job::Step::Create(job) => job.metadata.name.clone(),
-        cron_job::Step::Delete(..) | cron_job::Step::Tell(..) | cron_job::Step::Status(_) => None,
+        cron_job::Step::Delete(..) | cron_job::Step::Event(..) | cron_job::Step::Status(_) => None,
     })
 }
 
@@ -116,7 +116,7 @@ fn a_job_that_is_deleted_in_the_foreground_is_missed_once_it_is_gone() {
     assert_eq!(cron_steps(&scene, 303), [], "it is there yet");
     scene.stand.remove::<Kept<Job>>(&key(&name));
     let message = format!("Active job went missing: {name}");
-    let event = cron_job::Step::Tell(Severity::Normal, "MissingJob", message);
+    let event = cron_job::Step::Event(Severity::Normal, "MissingJob", message);
     assert!(cron_steps(&scene, 304).contains(&event));
 }
 
@@ -150,7 +150,7 @@ fn what_runs_forbids_or_is_replaced_and_what_is_late_is_missed() {
 #[test]
 fn a_job_that_was_made_by_hand_is_no_run() {
     let words = "Saw a job that the controller did not create or forgot: by-hand";
-    let event = cron_job::Step::Tell(Severity::Warning, "UnexpectedJob", words.to_owned());
+    let event = cron_job::Step::Event(Severity::Warning, "UnexpectedJob", words.to_owned());
     let owner = json!({"apiVersion": "batch/v1", "kind": "CronJob", "name": "tick", "uid": "tick-uid", "controller": true});
     let by_hand = || -> Kept<Job> {
         kept(json!({
@@ -202,7 +202,7 @@ fn too_many_missed_times_are_reported_in_upstreams_words() {
         .stand
         .set(key("tick"), cron(json!({"schedule": "* * * * *"})));
     let words = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
-    let event = cron_job::Step::Tell(Severity::Warning, "TooManyMissedTimes", words.to_owned());
+    let event = cron_job::Step::Event(Severity::Warning, "TooManyMissedTimes", words.to_owned());
     assert!(!cron_steps(&scene, 100 * 60 + 1).contains(&event));
     assert!(cron_steps(&scene, 101 * 60 + 1).contains(&event));
 }
@@ -246,7 +246,7 @@ fn a_job_of_a_named_zone_comes_when_its_clocks_say_so() {
         let steps = cron_steps(&scene, seconds(now));
         let made = steps.iter().find_map(|step| match step {
             cron_job::Step::Create(job) => job.metadata.annotations.as_ref(),
-            cron_job::Step::Delete(..) | cron_job::Step::Tell(..) | cron_job::Step::Status(_) => {
+            cron_job::Step::Delete(..) | cron_job::Step::Event(..) | cron_job::Step::Status(_) => {
                 None
             }
         });
@@ -282,7 +282,7 @@ fn history_is_kept_within_its_limits_and_the_last_success_is_known() {
     );
     let status = steps.iter().find_map(|step| match step {
         cron_job::Step::Status(status) => Some(status.succeeded),
-        cron_job::Step::Create(_) | cron_job::Step::Delete(..) | cron_job::Step::Tell(..) => None,
+        cron_job::Step::Create(_) | cron_job::Step::Delete(..) | cron_job::Step::Event(..) => None,
     });
     assert_eq!(status, Some(Some(at(900))));
 }
@@ -315,7 +315,7 @@ fn a_schedule_that_cannot_be_followed_is_reported() {
         scene.stand.set(key("tick"), cron(spec));
         let plan = scene.plan(&key("tick"), 301);
         let steps: Vec<_> = plan.actions.into_iter().map(|action| action.step).collect();
-        let event = cron_job::Step::Tell(Severity::Warning, reason, words.to_owned());
+        let event = cron_job::Step::Event(Severity::Warning, reason, words.to_owned());
         assert_eq!((steps, plan.requeue), (vec![event], None));
     }
 }

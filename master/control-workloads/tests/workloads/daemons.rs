@@ -117,7 +117,7 @@ impl World {
                     self.scene.stand.remove::<OwnedPod>(key);
                 }
             }
-            Step::Tell(ended) => self.reported.push(ended.clone()),
+            Step::Event(ended) => self.reported.push(ended.clone()),
             Step::Status(status) => self.set.0.status = Some((**status).clone()),
             Step::Revision(revision::Step::Own(_)) | Step::Own(_) => {
                 unreachable!("{step:?}")

@@ -146,7 +146,7 @@ impl World {
                     "conditions": conditions,
                 })).unwrap());
             }
-            Step::Tell(..) => {}
+            Step::Event(..) => {}
             Step::Own(_) => unreachable!("all are its own"),
         }
     }

@@ -74,7 +74,7 @@ fn a_flow_schema_says_whether_its_priority_level_is_there() {
         level: "low".to_owned(),
         condition: condition.map(|(status, message)| (status.to_owned(), message.to_owned())),
     };
-    let tell = |found: bool, message: &str| {
+    let update = |found: bool, message: &str| {
         Plan::act(flow_schemas::UpdateStatus {
             name: "all".to_owned(),
             uid: "uid".to_owned(),
@@ -86,11 +86,11 @@ fn a_flow_schema_says_whether_its_priority_level_is_there() {
     let missing = "This FlowSchema references the PriorityLevelConfiguration object named \"low\" but there is no such object";
     let found = "This FlowSchema references the PriorityLevelConfiguration object named \"low\" and it exists";
     scene.set(all.clone(), schema(None));
-    assert_eq!(scene.plan(&all, 0), tell(false, missing));
+    assert_eq!(scene.plan(&all, 0), update(false, missing));
     scene.set(all.clone(), schema(Some(("True", missing))));
     assert_eq!(scene.plan(&all, 0), Plan::nothing());
     scene.set(Key::cluster("low"), flow_schemas::LevelView);
-    assert_eq!(scene.plan(&all, 0), tell(true, found));
+    assert_eq!(scene.plan(&all, 0), update(true, found));
     scene.set(all.clone(), schema(Some(("False", found))));
     assert_eq!(scene.plan(&all, 0), Plan::nothing());
 }

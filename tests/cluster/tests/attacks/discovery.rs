@@ -77,9 +77,9 @@ async fn create(site: &Site, endpoint: &Endpoint, token: &[&str]) -> Result<Disc
 
 /// The first answer to a machine with this user-data.
 async fn first(terms: &Discovery, memory: &Path) -> String {
-    let (tell, mut reports) = unbounded_channel();
+    let (sender, mut reports) = unbounded_channel();
     let report: ProgressCallback = Arc::new(move |news: &Progress<'_>| {
-        drop(tell.send(match news {
+        drop(sender.send(match news {
             Progress::Failed { failure, .. } => failure.code().unwrap_or("failed").to_owned(),
             Progress::Found {
                 document,

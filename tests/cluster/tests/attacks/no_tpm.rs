@@ -490,7 +490,7 @@ pub(crate) async fn an_agent_without_a_tpm_joins_after_approval_and_renews() {
             ..Claims::default()
         },
     };
-    let (tell, mut milestones) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut milestones) = tokio::sync::mpsc::unbounded_channel();
     let report: MilestoneCallback = Arc::new(move |milestone: &Milestone<'_>| {
         let line = match milestone {
             Milestone::Queued { message, .. } => format!("queued {message}"),
@@ -501,7 +501,7 @@ pub(crate) async fn an_agent_without_a_tpm_joins_after_approval_and_renews() {
             | Milestone::Enrolled { .. }
             | Milestone::Expired => return,
         };
-        drop(tell.send(line));
+        drop(sender.send(line));
     });
     let enrolling = tokio::spawn(Enroller::without_tpm(key, settings, report).enroll());
     let line = tokio::time::timeout(LIMIT, milestones.recv())

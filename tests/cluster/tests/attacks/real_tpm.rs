@@ -110,7 +110,7 @@ pub(crate) async fn node_by(
             ..Claims::default()
         },
     };
-    let (tell, milestones) = unbounded_channel();
+    let (sender, milestones) = unbounded_channel();
     let report: MilestoneCallback = Arc::new(move |milestone: &Milestone<'_>| {
         let line = match milestone {
             Milestone::Enrolling { .. } => "enrolling".to_owned(),
@@ -121,7 +121,7 @@ pub(crate) async fn node_by(
             Milestone::Renewed { .. } => "renewed".to_owned(),
             Milestone::Expired => "expired".to_owned(),
         };
-        drop(tell.send(line));
+        drop(sender.send(line));
     });
     let enroller = Enroller::new(Prover::new(tpm.clone(), logs), settings, report)
         .await

@@ -1,6 +1,6 @@
 //! Events about a StatefulSet's pods and claims, with upstream's reasons and messages.
 
-use crate::workload::make::{is_ending, tell};
+use crate::workload::make::{is_ending, record_event};
 use config_kube::k8s_openapi::api::core::v1::ObjectReference;
 use master_client::{ApiError, Severity};
 use master_control::writer::Writer;
@@ -77,11 +77,11 @@ async fn finish(
 ) -> Result<(), ApiError> {
     let (success, failure) = verb.reasons();
     match &done {
-        Ok(()) => tell(writer, set, Severity::Normal, success, good).await,
+        Ok(()) => record_event(writer, set, Severity::Normal, success, good).await,
         Err(error) if is_ending(error) => {}
         Err(error) => {
             let text = format!("{bad} failed error: {error}");
-            tell(writer, set, Severity::Warning, failure, text).await;
+            record_event(writer, set, Severity::Warning, failure, text).await;
         }
     }
     done
