@@ -10,11 +10,9 @@ use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
 use config_kube::k8s_openapi::Resource;
 use config_kube::machine::AdminVerdict;
 use config_kube::policy::{CertificateRule, ConfigRule, EkRule, ImageRule};
-use config_kube::{
-    CertificatePolicy, CertificatePolicySpec, FromJson as _, Machine, MachineStatus, PolicyName,
-    Rule, ToJson,
-};
+use config_kube::{CertificatePolicy, CertificatePolicySpec, Machine, PolicyName, Rule, ToJson};
 use http::{Method, StatusCode};
+use serde_json::json;
 
 /// Name of the policy that the master uses.
 const POLICY: &str = "cluster";
@@ -62,31 +60,18 @@ async fn put_in<T: Resource + ToJson>(api: &mut Connection, object: &T, name: &s
     Ok(())
 }
 
-/// Writes the admin's verdict into the Machine's status.
+/// Writes the admin's verdict into the Machine's status: by a patch, as the master has begun to
+/// write there, too, and a whole status that was read before would be refused.
 async fn show_verdict(api: &mut Connection, name: &str, verdict: &AdminVerdict) -> Result<()> {
     let what = format!("the verdict on Machine `{name}`");
-    let path = format!("{}/{name}", collection::<Machine>());
-    let (status, body) = api
-        .send(Method::GET, &path, "application/json", Vec::new())
-        .await?;
-    if !status.is_success() {
-        return Err(refused(&what, status, &body));
-    }
-    let mut machine = Machine::from_json(&body).map_err(|e| Error::Answer {
-        what: what.clone(),
-        why: e.to_string(),
-    })?;
-    machine
-        .status
-        .get_or_insert_with(MachineStatus::default)
-        .admin_verdict = Some(verdict.clone());
-    let path = format!("{path}/status");
+    let change = json!({"status": {"adminVerdict": verdict}});
+    let path = format!("{}/{name}/status", collection::<Machine>());
     let (status, body) = api
         .send(
-            Method::PUT,
+            Method::PATCH,
             &path,
-            "application/json",
-            encode(&machine, &what)?,
+            "application/merge-patch+json",
+            change.to_string().into_bytes(),
         )
         .await?;
     if status.is_success() {
