@@ -221,7 +221,7 @@ impl Driver<'_> {
                 }
                 Effect::ReportEnd(End::Reboot) => self.console.milestone("stopping for a reboot"),
                 Effect::ReportEnd(End::PowerOff) => {
-                    self.console.milestone("stopping for power-off")
+                    self.console.milestone("stopping for power-off");
                 }
                 Effect::Ask(pid) => drop(process::ask_to_end(pid)),
                 Effect::AskAll => drop(process::end_everything(false)),

@@ -71,10 +71,9 @@ trait Followed: Sized + Send + Sync + PartialEq + 'static {
     fn is_without_content(&self) -> bool {
         false
     }
-    /// What is kept of one that can't be decoded; none where it is as if it were not there.
-    fn undecoded(_key: Key) -> Option<(Self::Key, Self)> {
-        None
-    }
+    /// The key of one that can't be decoded, and what is kept of it; none where it is as if it were
+    /// not there.
+    fn undecoded(key: Key, uid: String) -> (Self::Key, Option<Self>);
     /// Publishes the namespaces that are left out, where others need to know.
     fn publish_left_out(_known: &mut Self::State, _left_out: &BTreeSet<String>) {}
 }
@@ -118,7 +117,8 @@ macro_rules! of_services {
             (&key.namespace, &key.name)
         }
 
-        /// The API's own slice has its Service's name.
+        /// The Service "kubernetes" and its slice, which has the same name, are kept whatever they
+        /// take.
         fn share(&self, key: &Arc<Key>) -> usize {
             let bytes = self.bytes();
             if is_everyones(key, bytes) { 0 } else { bytes }
@@ -126,6 +126,19 @@ macro_rules! of_services {
 
         fn without_content(&self) -> Option<Self> {
             Some(Self::without_content(self))
+        }
+
+        fn undecoded(key: Key, _uid: String) -> (Arc<Key>, Option<Self>) {
+            (Arc::new(key), None)
+        }
+    };
+}
+
+/// What kinds without namespaces have in common.
+macro_rules! named_alone {
+    () => {
+        fn undecoded(key: Key, _uid: String) -> (String, Option<Self>) {
+            (key.name, None)
         }
     };
 }
@@ -184,6 +197,8 @@ followed!(
     ),
     ALL,
     {
+        named_alone!();
+
         fn named<'a>(&'a self, key: &'a String) -> (&'a str, &'a str) {
             ("", key)
         }
@@ -202,6 +217,8 @@ followed!(
     ),
     ALL,
     {
+        named_alone!();
+
         fn named<'a>(&'a self, key: &'a String) -> (&'a str, &'a str) {
             ("", key)
         }
@@ -227,6 +244,10 @@ followed!(
         fn share(&self, _key: &String) -> usize {
             self.bytes()
         }
+
+        fn undecoded(_key: Key, uid: String) -> (String, Option<Self>) {
+            (uid, None)
+        }
     }
 );
 followed!(
@@ -242,6 +263,8 @@ followed!(
     },
     NAMESPACES,
     {
+        named_alone!();
+
         fn named<'a>(&'a self, key: &'a String) -> (&'a str, &'a str) {
             (key, key)
         }
@@ -278,9 +301,9 @@ followed!(
         }
 
         /// As one that is not understood: ignored, it would leave the pods open that it isolates.
-        fn undecoded(key: Key) -> Option<(Key, Self)> {
+        fn undecoded(key: Key, _uid: String) -> (Key, Option<Self>) {
             let closed = Self::closed(key.namespace.clone());
-            Some((key, closed))
+            (key, Some(closed))
         }
     }
 );
@@ -331,7 +354,8 @@ async fn list<K: Followed>(
     let mut anew = bytes.anew();
     let mut all = BTreeMap::new();
     let take = |item| {
-        if let Some((key, Some(object))) = object::<K>(item) {
+        let Came { key, object, .. } = object::<K>(item);
+        if let Some(object) = object {
             let before: Option<Arc<K>> = all.remove(&key);
             let namespace = object.named(&key).0.to_owned();
             let kept = admitted(&mut anew, &namespace, &key, before.as_deref(), Some(object));
@@ -427,28 +451,50 @@ fn log_left_out<K: Followed>(namespace: &str) {
     );
 }
 
+/// An object as it came from the master.
+struct Came<K: Followed> {
+    key: K::Key,
+    /// Its namespace; its name where it has none.
+    namespace: String,
+    /// What is kept of it.
+    object: Option<K>,
+}
+
 /// One object that can't be read must not keep the others from being known.
-fn object<K: Followed>(object: Value) -> Option<(K::Key, Option<K>)> {
+fn object<K: Followed>(object: Value) -> Came<K> {
     let named = |at: &str| {
         let name = object.pointer(at).and_then(Value::as_str);
         name.unwrap_or_default().to_owned()
     };
-    let key = Key {
-        namespace: named("/metadata/namespace"),
-        name: named("/metadata/name"),
+    let (key, uid) = (
+        Key {
+            namespace: named("/metadata/namespace"),
+            name: named("/metadata/name"),
+        },
+        named("/metadata/uid"),
+    );
+    let namespace = if key.namespace.is_empty() {
+        key.name.clone()
+    } else {
+        key.namespace.clone()
     };
-    match serde_json::from_value::<K::Object>(object) {
-        Ok(object) => Some(K::read(object)),
+    let (key, object) = match serde_json::from_value::<K::Object>(object) {
+        Ok(object) => K::read(object),
         Err(error) => {
             tracing::warn!(
                 path = K::PATH,
                 namespace = key.namespace,
                 name = key.name,
                 error = chain(&error),
-                "cannot decode an object; ignoring it, but a NetworkPolicy isolates all pods of its namespace until it is written anew or deleted"
+                "cannot decode an object: it is as if it were not there; a NetworkPolicy closes its namespace until it is changed or deleted"
             );
-            K::undecoded(key).map(|(key, object)| (key, Some(object)))
+            K::undecoded(key, uid)
         }
+    };
+    Came {
+        key,
+        namespace,
+        object,
     }
 }
 
@@ -491,15 +537,12 @@ fn take<K: Followed>(
         WatchEvent::Gone(object) => (object, false),
         WatchEvent::Bookmark { .. } => return Ok(()),
     };
-    let Some((key, object)) = object::<K>(changed) else {
-        return Ok(());
-    };
+    let Came {
+        key,
+        namespace,
+        object,
+    } = object::<K>(changed);
     let before = K::kept(&view.now()).and_then(|all| all.get(&key)).cloned();
-    // Of one that goes, too: where its namespace is left out, nothing may be kept that says it.
-    let named = object.as_ref().or(before.as_deref());
-    let Some(namespace) = named.map(|object| object.named(&key).0.to_owned()) else {
-        return Ok(());
-    };
     let object = object.filter(|_| stays);
     if let Some(object) = &object {
         log_content(&key, before.as_deref(), object);

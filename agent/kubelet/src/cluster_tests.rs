@@ -176,6 +176,30 @@ async fn a_policy_that_cannot_be_decoded_isolates_all_pods_of_its_namespace() {
     }
 }
 
+/// It was decoded before, and what was kept then must not stand for what it is now.
+#[test]
+fn a_change_that_cannot_be_decoded_takes_away_what_was_kept() {
+    let good = json!({"status": {"podIPs": [{"ip": "10.1.0.2"}]}});
+    for kind in ["MODIFIED", "DELETED"] {
+        let mut objects = Objects::<policy::Pod>::of(PODS, good.clone());
+        objects.change("ADDED", "shop", 0);
+        assert_eq!(objects.view.now().pods.as_ref().unwrap().len(), 1);
+        objects.spec = json!({"spec": 7});
+        objects.change(kind, "shop", 0);
+        assert_eq!(objects.view.now().pods, Some(BTreeMap::new()), "{kind}");
+        assert!(objects.bytes.is_empty(), "{kind}");
+    }
+    // Of one whose namespace is left out, too.
+    let mut objects = Objects::<policy::Pod>::of(50_000, good);
+    objects.flooded();
+    objects.spec = json!({"spec": 7});
+    for number in 0..200 {
+        objects.change("DELETED", "flood", number);
+    }
+    objects.change("DELETED", "shop", 0);
+    assert!(objects.bytes.is_empty());
+}
+
 #[test]
 fn slices_and_pods_of_a_namespace_with_too_many_mean_nobody() {
     let endpoint = json!({"addresses": ["10.1.0.2"], "conditions": {}});

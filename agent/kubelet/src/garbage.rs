@@ -54,9 +54,9 @@ async fn relieve(shared: &Shared) -> Result<(), String> {
 pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<Swept, Error> {
     let mut uses = shared.images.lock().await;
     let images = shared.runtime.images().await?;
-    let used = used(shared, shared.runtime.list(None).await?);
+    let taken = of_containers(shared, shared.runtime.list(None).await?);
     let shown = shown(&shared.all_pods(), |image| shared.runtime.full_name(image));
-    let in_use = |image: &Image| used.contains(&image.id()) || shown.contains(&image.name);
+    let in_use = |image: &Image| taken.contains(&image.id()) || shown.contains(&image.name);
     let unused = uses.unused(&images, in_use, Instant::now());
     let space = shared.facts.space();
     let (chosen, wanted) = match goal {
@@ -92,7 +92,7 @@ pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<Swept, Error> {
 /// The ids of the images of containers: by the names that the engine has, not those in the pod, as
 /// a name without a host is that of the default registry. Those of a pod that has given back what
 /// it took have no layers any more, and use nothing of an image.
-fn used(shared: &Shared, seen: Vec<Container>) -> BTreeSet<String> {
+fn of_containers(shared: &Shared, seen: Vec<Container>) -> BTreeSet<String> {
     let handles = shared.handles();
     let has_layers = |one: &Container| {
         let handle = handles.get(&one.key.pod.uid);
@@ -184,7 +184,7 @@ mod tests {
             }
         };
         let in_use = || -> Vec<String> {
-            let all = used(&shared, vec![seen("a"), seen("without-a-task")]);
+            let all = of_containers(&shared, vec![seen("a"), seen("without-a-task")]);
             all.into_iter().collect()
         };
         assert_eq!(in_use(), ["of-a", "of-without-a-task"]);

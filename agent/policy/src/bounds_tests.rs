@@ -4,6 +4,7 @@
 use super::tests::{Own, fresh, read, world as worlds};
 use super::*;
 use crate::model::{Pod, Policy, PolicyPeer, Ports, Rule, Selector, Wants, World};
+use crate::table::Set;
 use agent_proxy::Key;
 use agent_sys::netlink::filter::{MAX_BATCH, encoded_length};
 use agent_sys::netlink::weight::of_rule;
@@ -245,10 +246,11 @@ fn peers_and_named_ports_of_a_rule_are_not_multiplied() {
     let (sets, lists) = planner.asked();
     assert_eq!((sets, lists), (1001, 1), "and a set of ranges of the other");
 
-    // As a policy of a mebibyte may have been stored: what is made is what the table may take.
+    // More ports than the API takes: no more sets are made than a table has room for.
     let most = budget::MAX_BYTES / of_rule(&[]);
+    assert!(most < 60_000, "{most} would fit");
     let table = planner
-        .table(&flooded(rule(15_000, 15_000), 5), &own)
+        .table(&flooded(rule(15_000, 60_000), 5), &own)
         .unwrap();
     assert_eq!(table.chains["closed"].len(), 1);
     assert_eq!(table.sets.len(), 1, "that of the other");
@@ -323,6 +325,13 @@ fn named_ports_are_looked_up_at_the_pods_that_a_block_holds_and_count_there_alon
         };
         let table = fresh(Family::V4, &flooded(rule, 20_000), &own);
         assert_eq!(table.chains.contains_key("closed"), is_closed, "{block}");
+        // Each of the pods that the small block holds has the first of the names.
+        let keys = |set: &Arc<Set>| match &**set {
+            Set::Keys(_, keys) => keys.len(),
+            Set::Ranges(_) => 0,
+        };
+        let found: usize = table.sets.values().map(keys).sum();
+        assert_eq!(found, if is_closed { 0 } else { 256 }, "{block}");
     }
 }
 

@@ -15,6 +15,7 @@ use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{AddressRange, Step, Verdict};
 use agent_sys::netlink::weight::of_rule;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The register of an address.
@@ -119,6 +120,13 @@ impl Peers {
             Set::Ranges(ranges) => ranges,
             Set::Keys(..) => &[],
         }
+    }
+
+    /// Whether one of the blocks holds this address.
+    pub(crate) fn holds(&self, address: IpAddr) -> bool {
+        let ranges = self.ranges();
+        let at = ranges.partition_point(|range| range.last < address);
+        ranges.get(at).is_some_and(|range| range.first <= address)
     }
 }
 

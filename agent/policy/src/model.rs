@@ -389,7 +389,7 @@ pub struct World {
 }
 
 /// Whether a rule's peer selects a pod or address (pure): the model that tests compare the kernel's
-/// rules with, and by which named ports are resolved.
+/// rules with, and by which pods are found for named ports.
 pub(crate) fn is_meant(
     peer: &PolicyPeer,
     own: &str,

@@ -17,8 +17,9 @@ use std::sync::Arc;
 const MOST_CHANGED: usize = 64;
 /// Places of which the marks are read in the time of a comparison.
 const MARKS: usize = 32;
-/// Cost, in comparisons, of finding the places of a range.
-const SEARCHING: usize = 16;
+/// Cost, in comparisons, of finding the places of a range: two searches to count them, and two for
+/// the set.
+const SEARCHING: usize = 64;
 
 /// An address and a pod that has it.
 pub(crate) type PodAddress = (IpAddr, Arc<Pod>);
@@ -79,7 +80,7 @@ pub(crate) struct PodIndex<'a> {
     family: Family,
     places: &'a [PodAddress],
     near: HashMap<&'a str, Near>,
-    /// Named ports at the places before each, and at all of them.
+    /// For each place how many named ports those before it have, and at the end how many all have.
     ports: Vec<usize>,
     /// Addresses at which there were other pods when the last table was made.
     changed: Vec<IpAddr>,
@@ -199,6 +200,9 @@ impl<'a> PodIndex<'a> {
             let finding = SEARCHING.saturating_add(there.len());
             counted.finding = counted.finding.saturating_add(finding);
             counted.reading = counted.reading.saturating_add(self.reading(&there));
+            if counted.finding > MAX_EFFORT {
+                break;
+            }
         }
         for peer in &*peers.list {
             let PolicyPeer::Pods { namespaces, pods } = peer else {
@@ -261,7 +265,7 @@ impl<'a> PodIndex<'a> {
             return Arc::new(Set::Keys(length, self.keys(content, all)));
         };
         let there = known(&mut meant.changed, peers, || {
-            self.meant_of_changed(namespace, &peers.list)
+            self.meant_of_changed(namespace, peers)
         });
         for address in &self.changed {
             let Set::Keys(_, held) = &*set else { continue };
@@ -328,12 +332,15 @@ impl<'a> PodIndex<'a> {
     }
 
     /// Those at addresses that have changed.
-    fn meant_of_changed(&self, own: &str, peers: &[PolicyPeer]) -> Vec<usize> {
+    fn meant_of_changed(&self, own: &str, peers: &Peers) -> Vec<usize> {
         let all = self.changed.iter().flat_map(|at| self.places_at(*at));
         let those = all.filter(|place| {
             let is = |(at, pod): &PodAddress| {
-                let mean = |peer| is_meant(peer, own, *at, Some(&**pod), self.namespaces);
-                peers.is_empty() || peers.iter().any(mean)
+                let mean = |peer: &PolicyPeer| {
+                    matches!(peer, PolicyPeer::Pods { .. })
+                        && is_meant(peer, own, *at, Some(&**pod), self.namespaces)
+                };
+                peers.list.is_empty() || peers.holds(*at) || peers.list.iter().any(mean)
             };
             self.places.get(*place).is_some_and(is)
         });

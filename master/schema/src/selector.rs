@@ -469,6 +469,7 @@ mod tests {
             "a!=2",
             "b/c in (x, y)",
             "b/c in (z, x, y, x)",
+            "b/c in (z, y, x)",
             "a notin (3,2)",
             "a notin (2,3)",
             "!z",

@@ -176,7 +176,8 @@ pub(super) fn configuration(
 ) -> Result<(Fields, Vec<String>), ApiError> {
     let json = bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
     let read = if json {
-        decode::json(bytes).or_else(|_error| decode::yaml(bytes))
+        // It may be YAML in braces. Where it is neither, JSON was meant.
+        decode::json(bytes).or_else(|error| decode::yaml(bytes).map_err(|_not_yaml| error))
     } else {
         decode::yaml(bytes)
     };

@@ -24,7 +24,7 @@ static PLACES: LazyLock<Places> = LazyLock::new(|| {
     Places::new(cores.saturating_sub(1).max(1))
 });
 
-/// What all but the first of a user's waiting reads wait for.
+/// A user's line: its first read holds this while it waits for a place, the others wait for it.
 type UserLine = tokio::sync::Mutex<()>;
 
 /// The places, and the users whose reads wait for one.

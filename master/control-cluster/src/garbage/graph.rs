@@ -197,7 +197,7 @@ pub struct Graph {
 type Alive = HashMap<Uid, (ResourceId, Arc<str>)>;
 
 /// Whether an owner is not there for a dependent in a namespace. An owner in another namespace does
-/// not count (upstream), and for a cluster-scoped dependent none in any namespace does.
+/// not count (upstream), and no namespaced owner counts for a cluster-scoped dependent.
 fn is_absent(alive: &Alive, owner: Uid, dependent: &str) -> bool {
     let found = alive.get(&owner);
     found.is_none_or(|(_, own)| !own.is_empty() && **own != *dependent)

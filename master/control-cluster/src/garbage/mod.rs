@@ -145,7 +145,8 @@ impl Controller for Garbage {
             Action::Unblock { .. } | Action::Finish { .. } | Action::Orphan { .. } => &[],
         };
         let namespace = &action.object().namespace;
-        // An object without a namespace is reported when it is given up.
+        // An object without a namespace is reported when it is given up; one whose reference names a
+        // cluster-scoped kind for a namespaced owner is collected without an event.
         let foreign = absent
             .iter()
             .filter(|owner| !namespace.is_empty() && graph.elsewhere(owner, namespace));
@@ -310,10 +311,12 @@ impl Collector<'_> {
             .api_version
             .rsplit_once('/')
             .map_or("", |(group, _)| group);
-        let kind = self
-            .resources
-            .iter()
-            .find(|known| known.group == group && known.kind == owner.kind);
+        // What is served now comes first: a kind may have been followed in another version or scope,
+        // whose path would say by a 404 that the owner is gone.
+        let is_kind = |known: &&Resource| known.group == group && known.kind == owner.kind;
+        let served = self.client.resources();
+        let mut all = served.iter().chain(self.resources.iter().rev());
+        let kind = all.find(is_kind);
         let Some(kind) = kind else {
             let unserved = format!("{} of {}", owner.kind, owner.api_version);
             return Err(Obstacle::Unserved(unserved));
