@@ -9,7 +9,7 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::{Pid, SysconfVar, sysconf};
 use serde::Deserialize;
 use std::fmt;
-use std::io::Read as _;
+use std::io::{ErrorKind, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,6 +22,10 @@ use tests_harness::lifetime::Lifetime;
 pub(crate) const AT_ONCE: usize = 2;
 /// How many of the programs that took the most processor time are named after a run.
 const NAMED: usize = 10;
+/// Bytes that are kept of a program's output, from its end; consoles of machines are in it.
+const KEPT: usize = 4 << 20;
+/// Lines of the first failing test that are shown at the end.
+const SHOWN: usize = 40;
 
 /// One test program.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -137,7 +141,7 @@ pub(crate) struct Lane<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Run {
     pub(crate) passed: bool,
-    /// What it printed, if that was not printed as it came.
+    /// The end of what it printed, at most twice [`KEPT`] bytes.
     pub(crate) output: String,
     /// From its start until all that it started had ended.
     seconds: f64,
@@ -208,14 +212,18 @@ fn each(
 }
 
 fn outcome(runs: &[(String, Run)]) -> Outcome {
-    let failed = runs.iter().filter(|(_, run)| !run.passed);
-    let failed: Vec<&str> = failed.map(|(name, _)| name.as_str()).collect();
-    if failed.is_empty() {
+    let failed: Vec<&(String, Run)> = runs.iter().filter(|(_, run)| !run.passed).collect();
+    let Some((first, run)) = failed.first() else {
         return Ok(());
-    }
+    };
+    let cure = first_failure(&run.output).map_or_else(
+        || "the failing test is named above".to_owned(),
+        |said| format!("all failing tests are named above; the first of {first}:\n{said}"),
+    );
+    let names: Vec<&str> = failed.iter().map(|(name, _)| name.as_str()).collect();
     Err(Failure::new(
-        format!("tests failed: {}", failed.join(", ")),
-        "the failing test is named above",
+        format!("tests failed: {}", names.join(", ")),
+        cure,
     ))
 }
 
@@ -291,21 +299,15 @@ impl Program {
         let begun = Instant::now();
         let lifetime = Lifetime::begin_with_folder()?;
         lifetime.bind(&mut command);
-        let mut output = Vec::new();
-        let mut child = if as_it_comes {
-            command.spawn().map_err(fail)?
-        } else {
-            // One pipe for both, so that lines keep their order.
-            let (mut reader, writer) = std::io::pipe().map_err(fail)?;
-            command
-                .stdout(writer.try_clone().map_err(fail)?)
-                .stderr(writer);
-            let child = command.spawn().map_err(fail)?;
-            // It holds the pipe's writing end.
-            drop(command);
-            reader.read_to_end(&mut output).map_err(fail)?;
-            child
-        };
+        // One pipe for both, so that lines keep their order.
+        let (reader, writer) = std::io::pipe().map_err(fail)?;
+        command
+            .stdout(writer.try_clone().map_err(fail)?)
+            .stderr(writer);
+        let mut child = command.spawn().map_err(fail)?;
+        // It holds the pipe's writing end.
+        drop(command);
+        let output = kept(reader, as_it_comes).map_err(fail)?;
         let processor_seconds = processor_seconds(child.id()).unwrap_or_default();
         let passed = child.wait().map_err(fail)?.success();
         lifetime.end()?;
@@ -316,6 +318,43 @@ impl Program {
             processor_seconds,
         })
     }
+}
+
+/// Reads to the end, and returns the last [`KEPT`] bytes; prints all as it comes where asked to.
+fn kept(mut reader: impl Read, as_it_comes: bool) -> std::io::Result<Vec<u8>> {
+    let (mut output, mut piece) = (Vec::new(), [0; 8192]);
+    loop {
+        let count = match reader.read(&mut piece) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            read => read?,
+        };
+        let new = piece.get(..count).unwrap_or_default();
+        if new.is_empty() {
+            return Ok(output);
+        }
+        if as_it_comes {
+            let mut screen = std::io::stdout().lock();
+            screen.write_all(new)?;
+            screen.flush()?;
+        }
+        output.extend_from_slice(new);
+        if output.len() > 2 * KEPT {
+            output.drain(..output.len() - KEPT);
+        }
+    }
+}
+
+/// What the first failing test of a program said: at most [`SHOWN`] lines of the section that test
+/// runners print before their closing line. A log may be long, and read from its end, or cut.
+fn first_failure(output: &str) -> Option<String> {
+    let (_, failures) = output.split_once("\nfailures:\n")?;
+    let mut lines = failures
+        .lines()
+        .skip_while(|line| !line.starts_with("---- "));
+    let title = lines.next()?;
+    let said = lines.take_while(|line| !line.starts_with("---- ") && *line != "failures:");
+    let said: Vec<&str> = std::iter::once(title).chain(said.take(SHOWN)).collect();
+    Some(said.join("\n").trim_end().to_owned())
 }
 
 /// Waits until a child has ended, and reads its processor time before it is reaped.
@@ -376,6 +415,30 @@ mod tests {
             .map(|one| format!("{}/{}", one.package.display(), one.name))
             .collect();
         assert_eq!(found, ["a/x", "b/y"]);
+    }
+
+    #[test]
+    fn what_the_first_failing_test_said_is_shown() {
+        let output = "test a ... FAILED\ntest b ... FAILED\n\nfailures:\n\n---- a stdout ----\nno port\nsee x.log\n\n---- b stdout ----\nlate\n\n\nfailures:\n    a\n    b\n\ntest result: FAILED. 0 passed; 2 failed\n";
+        assert_eq!(
+            first_failure(output).unwrap(),
+            "---- a stdout ----\nno port\nsee x.log"
+        );
+        let long = format!(
+            "\nfailures:\n\n---- a ----\n{}\nfailures:\n    a\n",
+            "x\n".repeat(SHOWN * 2)
+        );
+        assert_eq!(first_failure(&long).unwrap().lines().count(), SHOWN + 1);
+        assert_eq!(first_failure("test a ... ok\n"), None);
+        assert_eq!(first_failure("\nfailures:\n"), None);
+    }
+
+    #[test]
+    fn the_end_of_a_long_output_is_kept() {
+        let output = [vec![b'a'; 3 * KEPT], vec![b'z'; 10]].concat();
+        let kept = kept(output.as_slice(), false).unwrap();
+        assert!(kept.ends_with(b"azzzzzzzzzz"));
+        assert!((KEPT..=2 * KEPT).contains(&kept.len()), "{}", kept.len());
     }
 
     #[test]
