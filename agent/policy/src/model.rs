@@ -234,7 +234,8 @@ pub struct Policy {
     /// Where they may go; none where it says nothing of that.
     pub egress: Option<Vec<Rule>>,
     /// Whether its rules are not kept: it can't be decoded or is not understood, or its namespace
-    /// takes too much of what the node keeps. Then it selects all pods there, and lets nothing through.
+    /// takes too much of what the node keeps. Then it selects all pods there, and lets nothing
+    /// through.
     pub left_out: bool,
 }
 

@@ -145,8 +145,8 @@ impl Controller for Garbage {
             Action::Unblock { .. } | Action::Finish { .. } | Action::Orphan { .. } => &[],
         };
         let namespace = &action.object().namespace;
-        // An object without a namespace is reported when it is given up; one whose reference names a
-        // cluster-scoped kind for a namespaced owner is collected without an event.
+        // An object without a namespace is reported when it is given up; one whose reference names
+        // a cluster-scoped kind for a namespaced owner is collected without an event.
         let foreign = absent
             .iter()
             .filter(|owner| !namespace.is_empty() && graph.elsewhere(owner, namespace));
@@ -311,8 +311,8 @@ impl Collector<'_> {
             .api_version
             .rsplit_once('/')
             .map_or("", |(group, _)| group);
-        // What is served now comes first: a kind may have been followed in another version or scope,
-        // whose path would say by a 404 that the owner is gone.
+        // What is served now comes first: a kind may have been followed in another version or
+        // scope, whose path would say by a 404 that the owner is gone.
         let is_kind = |known: &&Resource| known.group == group && known.kind == owner.kind;
         let served = self.client.resources();
         let mut all = served.iter().chain(self.resources.iter().rev());

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const COLLECTION: &str = "/api/v1/namespaces/bench/configmaps";
 const SAMPLES: usize = 1_000;
 const WATCHERS: usize = 1_000;
-/// Users of whom each has as many of the watchers. A master whose limit of open files is low gives
+/// Users, who have equal parts of the watchers. A master whose limit of open files is low gives
 /// a user few connections: where it is 20,000, the admin has 909 from one host.
 const USERS: usize = 4;
 const ROUNDS: usize = 20;
