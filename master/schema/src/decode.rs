@@ -520,12 +520,11 @@ mod tests {
         let texts = [
             ("a".to_owned(), 1),
             (format!("[{}]", many("a,")), 102),
-            (format!("[{}]", many("a:,")), 402),
+            (format!("[{}]", many("a: ,")), 402),
             (format!("[{}]", many("? a,")), 402),
-            (format!("[{}]", many("a:b,")), 102),
+            (many("- a:b\n"), 102),
             (format!("[{}]", many("'a':b,")), 402),
             (format!("[{}]", many("&a:b,")), 402),
-            (format!("{{{}}}", many("a:b,")), 202),
             (format!("[{}]", many("[],")), 202),
             (format!("[{}]", many("{},")), 202),
             (format!("{{{}}}", many("a,")), 202),
@@ -611,7 +610,7 @@ mod tests {
         let list = |aliases: usize| format!("- &a {text}\n{}", "- *a\n".repeat(aliases));
         let keys = format!("a: &a {text}\nb:\n{}", "- *a : 1\n".repeat(8));
         assert!(yaml(list(6).as_bytes()).is_ok());
-        for refused in [list(200_000), keys] {
+        for refused in [list(100_000), keys] {
             let error = yaml(refused.as_bytes()).unwrap_err();
             let words = "more than 8388608 bytes of text in one document";
             assert!(error.message.contains(words), "{}", error.message);
