@@ -86,6 +86,23 @@ pub(crate) enum Error {
 pub(crate) type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
+    /// Whether it may pass by itself: the master is coming up, restarts or has too much to do.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Self::Connect { .. } | Self::Http { .. } => true,
+            Self::Refused { status, .. } => matches!(status, 429 | 503 | 504),
+            Self::File { .. }
+            | Self::Input { .. }
+            | Self::Answer { .. }
+            | Self::Untrusted { .. }
+            | Self::Discovery { .. }
+            | Self::Key { .. }
+            | Self::Ca { .. }
+            | Self::Tls(_)
+            | Self::Faults(_) => false,
+        }
+    }
+
     /// A file that could not be read or written.
     pub(crate) fn file(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();

@@ -6,26 +6,45 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use master_client::{Body, BoxFuture, Client, Resource, Transport, UserInfo, body};
 use serde_json::{Value, json};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 /// An API that answers reads with one Machine, or that there is none. A write is answered as it
 /// came where it was made from that version of the Machine, else with a conflict; nothing is
-/// stored.
+/// stored. It may be unavailable for the first reads.
 #[derive(Debug)]
-pub(crate) struct FakeApi(Value);
+pub(crate) struct FakeApi {
+    stored: Value,
+    unavailable: AtomicUsize,
+}
 
 impl FakeApi {
     pub(crate) fn client(stored: Option<Machine>) -> Client {
-        let stored = stored.map_or(Value::Null, |machine| machine.to_tree().unwrap());
-        Client::new(Arc::new(Self(stored)), UserInfo::admin("test"))
+        Self::busy_client(stored, 0)
+    }
+
+    /// As [`Self::client`], of an API that answers so many reads with 503 first.
+    pub(crate) fn busy_client(stored: Option<Machine>, unavailable: usize) -> Client {
+        let api = Self {
+            stored: stored.map_or(Value::Null, |machine| machine.to_tree().unwrap()),
+            unavailable: unavailable.into(),
+        };
+        Client::new(Arc::new(api), UserInfo::admin("test"))
     }
 
     fn answer(&self, sent: Option<Value>) -> (StatusCode, Value) {
         const VERSION: &str = "/metadata/resourceVersion";
+        let less = |left: usize| left.checked_sub(1);
+        let is_busy = self
+            .unavailable
+            .fetch_update(Relaxed, Relaxed, less)
+            .is_ok();
         match sent {
-            None if self.0.is_null() => refuse(StatusCode::NOT_FOUND, "NotFound"),
-            None => (StatusCode::OK, self.0.clone()),
-            Some(sent) if sent.pointer(VERSION) == self.0.pointer(VERSION) => {
+            None if is_busy => refuse(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable"),
+            None if self.stored.is_null() => refuse(StatusCode::NOT_FOUND, "NotFound"),
+            None => (StatusCode::OK, self.stored.clone()),
+            Some(sent) if sent.pointer(VERSION) == self.stored.pointer(VERSION) => {
                 (StatusCode::OK, sent)
             }
             Some(_) => refuse(StatusCode::CONFLICT, "Conflict"),

@@ -11,6 +11,8 @@ use std::time::Duration;
 /// How long the API's answer to a write of reference values waits until the inventory has it,
 /// usually milliseconds. After this time the client gets an error instead.
 const LIMIT: Duration = Duration::from_secs(20);
+/// Pause before an object that could not be read is read again.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// Waits until the inventory has what the API has; false after a time limit. An empty name means
 /// all objects of the kind.
@@ -35,9 +37,11 @@ pub(crate) async fn in_force(
                 Err(error) => {
                     tracing::warn!(
                         error = chain(&error),
-                        "cannot read an object back after its write"
+                        "cannot read an object back after its write; trying again"
                     );
-                    return false;
+                    // A master that has just begun, or has much to do, answers later.
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
                 }
             }
             // The sender lives in the inventory.
@@ -141,5 +145,17 @@ mod tests {
         let gone = Gone::of(&machine(3, false).metadata);
         tables.take_machine(Change::Deleted(gone), 0);
         assert_eq!(poll(waiting.as_mut()), Some(true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_master_that_is_busy_for_a_while_is_asked_again() {
+        let (_, tables, _) = scene(None);
+        let ask = |unavailable| {
+            let client = FakeApi::busy_client(Some(machine(3, false)), unavailable);
+            let tables = &tables;
+            async move { in_force(&client, tables, ReferenceKind::Machine, "m").await }
+        };
+        assert!(ask(5).await);
+        assert!(!ask(1000).await, "it waits for its time alone");
     }
 }

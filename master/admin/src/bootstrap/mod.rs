@@ -23,10 +23,12 @@ use config_protocol::wire::{
 use config_tpm::Digest;
 use expect::Expected;
 use http::{Method, StatusCode};
+use rustls::ClientConfig;
 use rustls::pki_types::UnixTime;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Pause between two tries to reach a master that is still coming up.
@@ -86,8 +88,16 @@ async fn bootstrap(args: &BootstrapArgs) -> Result<()> {
         ));
     }
     let expected = Expected::load(args, &key)?;
-    let (mut connection, hello) = reach(&endpoint, Duration::from_secs(args.wait)).await?;
-    let proven = attest(&mut connection, &hello, &expected).await?;
+    let limit = Duration::from_secs(args.wait);
+    let unproven = tls::unproven()?;
+    let Reached {
+        mut connection,
+        hello,
+        proven,
+    } = patiently(&endpoint, limit, async || {
+        reach(&endpoint, unproven.clone(), &expected).await
+    })
+    .await?;
     let admitted = admit(&mut connection, &hello, &expected, &key, &proven).await?;
     if admitted.ca_pin != proven.root.spki.to_text() {
         return Err(Error::answer(
@@ -100,8 +110,12 @@ async fn bootstrap(args: &BootstrapArgs) -> Result<()> {
     drop(connection);
     let chain = master_ca::certificates_of_pem(&admitted.certificate);
     let config = tls::proven(&[hello.root.as_bytes().to_vec()], chain, key.der())?;
-    let mut api = Connection::open(&endpoint, config).await?;
-    objects::create(&mut api, &expected, &proven.verdict).await?;
+    // The cluster is taken, and this command cannot be repeated.
+    patiently(&endpoint, limit, async || {
+        let mut api = Connection::open(&endpoint, config.clone()).await?;
+        objects::create(&mut api, &expected, &proven.verdict).await
+    })
+    .await?;
     tell(&format!(
         "the cluster is yours: kubectl --kubeconfig {} get machines,imagereleases,certificatepolicies",
         args.kubeconfig.display()
@@ -117,24 +131,42 @@ struct Proven {
     verdict: config_kube::machine::AdminVerdict,
 }
 
-/// Connects and gets the master's hello; tries again while the master is starting.
-async fn reach(endpoint: &Endpoint, timeout: Duration) -> Result<(Connection, BootstrapHello)> {
+/// A master that proved what it must, on a connection that is bound to the proof.
+struct Reached {
+    connection: Connection,
+    hello: BootstrapHello,
+    proven: Proven,
+}
+
+/// Connects, gets the master's hello and its proof.
+async fn reach(
+    endpoint: &Endpoint,
+    config: Arc<ClientConfig>,
+    expected: &Expected,
+) -> Result<Reached> {
+    let mut connection = Connection::open(endpoint, config).await?;
+    let hello: BootstrapHello =
+        exchange(&mut connection, Method::GET, BOOTSTRAP_HELLO_PATH, &()).await?;
+    let proven = attest(&mut connection, &hello, expected).await?;
+    Ok(Reached {
+        connection,
+        hello,
+        proven,
+    })
+}
+
+/// Tries until it works or fails for a reason that does not pass, for so long at most: the master
+/// may be coming up, or be busy with all that begins after the bootstrap.
+async fn patiently<T>(
+    endpoint: &Endpoint,
+    limit: Duration,
+    attempt: impl AsyncFn() -> Result<T>,
+) -> Result<T> {
     let start = Instant::now();
-    let config = tls::unproven()?;
     let mut printed = false;
     loop {
-        let outcome = match Connection::open(endpoint, config.clone()).await {
-            Ok(mut connection) => {
-                exchange::<BootstrapHello>(&mut connection, Method::GET, BOOTSTRAP_HELLO_PATH, &())
-                    .await
-                    .map(|hello| (connection, hello))
-            }
-            Err(error) => Err(error),
-        };
-        match outcome {
-            Err(
-                Error::Connect { .. } | Error::Http { .. } | Error::Refused { status: 503, .. },
-            ) if start.elapsed() < timeout => {
+        match attempt().await {
+            Err(error) if error.may_pass() && start.elapsed() < limit => {
                 if !printed {
                     tell(&format!("waiting for the master at {}", endpoint.url));
                     printed = true;
@@ -311,4 +343,39 @@ fn now() -> u64 {
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         .as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    /// How often something is tried that has these answers one after the other, and its end.
+    async fn tried(limit: Duration, answers: &[u16]) -> (usize, Option<u16>) {
+        let left = RefCell::new(answers.iter());
+        let endpoint = Endpoint::parse("https://127.0.0.1:6443").unwrap();
+        let outcome = patiently(&endpoint, limit, async || match left.borrow_mut().next() {
+            None => Ok(()),
+            Some(status) => Err(Error::Refused {
+                what: "an object".to_owned(),
+                status: *status,
+                message: String::new(),
+            }),
+        });
+        let end = match outcome.await {
+            Ok(()) => None,
+            Err(Error::Refused { status, .. }) => Some(status),
+            Err(other) => panic!("{other}"),
+        };
+        (answers.len() - left.borrow().len(), end)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_passes_is_tried_again_and_nothing_else_is() {
+        let long = Duration::from_secs(60);
+        assert_eq!(tried(long, &[503, 429, 504]).await, (3, None));
+        assert_eq!(tried(long, &[503, 403, 503]).await, (2, Some(403)));
+        assert_eq!(tried(long, &[409, 503]).await, (1, Some(409)));
+        assert_eq!(tried(Duration::ZERO, &[503, 503]).await, (1, Some(503)));
+    }
 }
