@@ -199,11 +199,10 @@ impl Blueprint {
             if machine.alive() {
                 return Ok(monitor.exists().then_some(()));
             }
-            let output = std::fs::read_to_string(self.dir.join("qemu.log")).unwrap_or_default();
             Err(Error::Failed {
                 program: "qemu".into(),
                 status: "at start".into(),
-                output,
+                output: machine.qemu_log(),
             })
         })?;
         stall::watch(machine.clone(), mark);
@@ -469,6 +468,11 @@ impl Machine {
             .unwrap_or_default()
     }
 
+    /// What QEMU itself says.
+    fn qemu_log(&self) -> String {
+        std::fs::read_to_string(self.dir.join("qemu.log")).unwrap_or_default()
+    }
+
     /// What stands on its screen.
     pub fn screen(&self) -> Result<Screen> {
         let file = self.dir.join("screen.ppm");
@@ -520,7 +524,7 @@ impl Machine {
                     machine: self.name.clone(),
                     line: "QEMU ended".into(),
                     console: console.clone(),
-                    last: process::tail(&whole, LAST_LINES),
+                    last: process::tail(&[whole.as_str(), &self.qemu_log()].concat(), LAST_LINES),
                 });
             }
             Ok(None)

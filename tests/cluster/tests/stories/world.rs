@@ -58,6 +58,10 @@ impl World {
     ) -> Result<()> {
         let start = Instant::now();
         let outcome = story(self);
+        if outcome.is_err() && self.cluster.is_none() {
+            // The machines of a cluster that did not come up.
+            self.guests.iter().for_each(show_console);
+        }
         for guest in self.guests.drain(..) {
             guest.cut_power()?;
         }
@@ -225,14 +229,9 @@ impl Cluster {
                 Err(error) => println!("{}", tests_harness::chain(&error)),
             }
         }
-        for machine in [&self.master, &self.worker] {
-            let console = machine.console_text();
-            println!(
-                "the console of {} ends:\n{}",
-                machine.name,
-                ending(&console)
-            );
-        }
+        [&self.master, &self.worker]
+            .into_iter()
+            .for_each(show_console);
     }
 
     /// A second worker's blueprint and the user-data that it should have; the inventory does not
@@ -293,6 +292,15 @@ impl Cluster {
             .any(|line| line.starts_with(name) && line.split_whitespace().nth(1) == Some("Ready"));
         expect(!ready, &format!("{name} is Ready:\n{nodes}"))
     }
+}
+
+fn show_console(machine: &Machine) {
+    let console = machine.console_text();
+    println!(
+        "the console of {} ends:\n{}",
+        machine.name,
+        ending(&console)
+    );
 }
 
 /// The last [`SHOWN`] lines of a text.
