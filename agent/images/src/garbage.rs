@@ -81,7 +81,7 @@ pub struct Swept {
 }
 
 impl Swept {
-    /// Says so where less was freed than was to be (upstream's words).
+    /// The warning for a sweep that freed less than it was to, in upstream's words.
     pub fn lack(&self) -> Option<String> {
         let Self { size, free, .. } = *self;
         let percent = 100 - u128::from(free) * 100 / u128::from(size.max(1));

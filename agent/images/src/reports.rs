@@ -1,5 +1,5 @@
-//! What the events of a pod say of a pull that takes long: how far it is. Upstream tells its
-//! beginning and its end; what comes between has the reason of the beginning.
+//! What the events of a pod say of a pull that takes long: how far it is. Upstream has an event
+//! for its beginning and one for its end; those in between have the reason of the first.
 
 use crate::progress::Progress;
 use config_kube::written::{binary_size as bytes, go_seconds};
