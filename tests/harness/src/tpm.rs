@@ -2,10 +2,10 @@
 //! one machine.
 
 use crate::port;
-use crate::process::{Owned, run};
+use crate::process::{Owned, run, tail};
 use crate::tools::Tools;
 use crate::wait::eventually;
-use crate::{Result, file_error};
+use crate::{Error, Result, file_error};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -80,7 +80,10 @@ impl SoftTpm {
             "the software TPM's socket",
             Duration::from_secs(300),
             &hint,
-            || Ok(socket.exists().then_some(())),
+            || {
+                running(&process, log)?;
+                Ok(socket.exists().then_some(()))
+            },
         )?;
         Ok(process)
     }
@@ -117,10 +120,24 @@ impl SoftTpm {
         let hint = format!("see {}", log.display());
         let limit = Duration::from_secs(300);
         eventually("the software TPM to answer", limit, &hint, || {
+            running(&foreign.process, log)?;
             Ok(foreign.tool("tpm2_getcap properties-fixed").ok())
         })?;
         Ok(foreign)
     }
+}
+
+/// An error with the end of its log where a software TPM has ended: nobody waits for it.
+fn running(process: &Owned, log: &Path) -> Result<()> {
+    if process.alive() {
+        return Ok(());
+    }
+    let output = std::fs::read_to_string(log).map_err(file_error("cannot read", log))?;
+    Err(Error::Failed {
+        program: process.program.clone(),
+        status: "before it was ready".to_owned(),
+        output: tail(&output, 30),
+    })
 }
 
 impl Foreign {
@@ -180,4 +197,29 @@ fn write_authority(authority: &Path, config: &Path) -> Result<()> {
         std::fs::write(&path, text).map_err(file_error("cannot write", &path))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn nobody_waits_for_a_software_tpm_that_has_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo no such state >&2; exit 1"]);
+        let process = Owned::start(command, &log).unwrap();
+        let limit = Duration::from_secs(60);
+        eventually(
+            "the end",
+            limit,
+            "",
+            || Ok((!process.alive()).then_some(())),
+        )
+        .unwrap();
+        let error = running(&process, &log).unwrap_err().to_string();
+        assert!(error.contains("no such state"), "{error}");
+    }
 }
