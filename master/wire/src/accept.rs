@@ -120,6 +120,20 @@ impl Accept {
     /// # Errors
     /// The client accepts none of the forms that the server can write (406).
     pub fn parse(headers: &HeaderMap) -> Result<Self, ApiError> {
+        Self::first(headers, |_form| true)
+    }
+
+    /// As [`Accept::parse`], for an answer that is never a table: the next form that the client
+    /// accepts takes its place.
+    ///
+    /// # Errors
+    /// The client accepts nothing else that the server can write (406).
+    pub fn without_tables(headers: &HeaderMap) -> Result<Self, ApiError> {
+        Self::first(headers, |form| !matches!(form, Form::Table(_)))
+    }
+
+    /// The most preferred of the forms that the answer can have.
+    fn first(headers: &HeaderMap, possible: impl Fn(Form) -> bool) -> Result<Self, ApiError> {
         let wanted = headers
             .get_all(header::ACCEPT)
             .iter()
@@ -147,7 +161,9 @@ impl Accept {
                 }
                 _ => continue,
             };
-            return Ok(Self { form, yaml });
+            if possible(form) {
+                return Ok(Self { form, yaml });
+            }
         }
         let text =
             "only the following media types are accepted: application/json, application/yaml";
@@ -210,6 +226,25 @@ mod tests {
             "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
         assert_eq!(Accept::discovery(&headers(discovery)), Some("v2"));
         assert_eq!(Accept::discovery(&headers("application/json")), None);
+    }
+
+    #[test]
+    fn what_is_no_table_has_the_next_form_or_none() {
+        let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+        assert_eq!(
+            Accept::without_tables(&headers(table)).unwrap_err().code,
+            406
+        );
+        let either = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+        assert_eq!(
+            Accept::without_tables(&headers(either)).unwrap(),
+            Accept::JSON
+        );
+        let metadata = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
+        assert_eq!(
+            Accept::without_tables(&headers(metadata)).unwrap().form,
+            Form::Partial("meta.k8s.io/v1")
+        );
     }
 
     #[test]

@@ -150,6 +150,33 @@ async fn initial_events_end_with_a_marked_bookmark() {
 }
 
 #[tokio::test]
+async fn a_list_that_is_streamed_is_never_a_table() {
+    let server = Local::new().await;
+    let map = json!({"metadata": {"name": "a"}});
+    server.admin_ask(Method::POST, MAPS, &map).await;
+    let streamed =
+        "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+    let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    let either = format!("{table},application/json");
+    let first = async |options: &str, accept: &str| {
+        let path = format!("{MAPS}?watch=1&timeoutSeconds=1&{options}");
+        let accept = [("accept", accept)];
+        let admin = UserInfo::admin("a");
+        let (status, _, bytes) = server.send(&admin, Method::GET, &path, &accept, "").await;
+        let text = String::from_utf8(bytes.to_vec()).unwrap();
+        let line: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        (status.as_u16(), line["object"]["kind"].clone())
+    };
+    assert_eq!(first(streamed, table).await.0, 406);
+    assert_eq!(first(streamed, &either).await, (200, json!("ConfigMap")));
+    // A watch of changes may have rows.
+    assert_eq!(
+        first("resourceVersion=0", &either).await,
+        (200, json!("Table"))
+    );
+}
+
+#[tokio::test]
 async fn a_watch_with_much_to_send_lets_other_tasks_run_in_between() {
     let server = Local::new().await;
     let (_, list) = server.admin_ask(Method::GET, MAPS, &Value::Null).await;
