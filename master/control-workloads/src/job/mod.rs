@@ -31,7 +31,7 @@ use crate::workload::pod::{BY_CONTROLLER, JOB_TRACKING, OwnedPod, PodId, Pods};
 use config_kube::k8s_openapi::api::batch::v1::Job;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use futures_util::future::join_all;
-use master_client::{ApiError, DeleteParams, Entries, Key, Patch, Severity, Store};
+use master_client::{ApiError, DeleteParams, Entries, Key, Patch, Progress, Severity, Store};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
 use master_control::writer::Writer;
@@ -58,6 +58,8 @@ pub struct Facts {
     pub key: Key,
     /// The object.
     pub job: Arc<Kept<Job>>,
+    /// The resource version of the object, or an older one.
+    pub version: Option<u64>,
     /// Pods that it controls.
     pub pods: Entries<OwnedPod>,
     /// Pods that it adopts or releases.
@@ -97,6 +99,8 @@ impl Controller for Jobs {
     }
 
     fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
+        // Before the object, which may change in between: a newer version would hide that.
+        let version = self.all.revision(key);
         let Some(job) = self.all.get(key) else {
             self.failures.forget(key);
             return None;
@@ -120,6 +124,7 @@ impl Controller for Jobs {
             owner_changes,
             failing: self.failures.of(key).is_some(),
             job,
+            version,
             pods,
         })
     }
@@ -167,8 +172,12 @@ impl Controller for Jobs {
                 record_event(writer, &about, severity, reason, message).await;
                 Ok(())
             }
-            Step::Status(status) => {
-                let patch = json!({"metadata": {"uid": uid}, "status": status.json()});
+            Step::Status { status, version } => {
+                // The list of conditions is written as a whole: by the version, one that somebody
+                // has added meanwhile stays.
+                let version = version.map(|version| version.to_string());
+                let patch = json!({"metadata": {"uid": uid, "resourceVersion": version},
+                    "status": status.json()});
                 let patch = Patch::Merge(patch);
                 writer.patch_status::<Job>(&key, &patch).await.map(drop)
             }

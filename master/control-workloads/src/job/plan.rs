@@ -41,8 +41,13 @@ pub enum Step {
     Untrack(Vec<PodId>),
     /// An event about the Job.
     Event(Severity, &'static str, String),
-    /// The status is written.
-    Status(Box<Status>),
+    /// The status is written, if the Job is still at this resource version.
+    Status {
+        /// The status.
+        status: Box<Status>,
+        /// The version of the Job that was planned for.
+        version: Option<u64>,
+    },
 }
 
 /// A pod to create.
@@ -127,7 +132,7 @@ pub(super) fn plan(facts: &Facts, now: Timestamp) -> Plan<Step> {
         None if work.leaving => work.free(),
         None => work.go_on(),
     }
-    work.close(&before, facts.failing)
+    work.close(&before, facts)
 }
 
 fn is_tracked(pod: &OwnedPod) -> bool {
@@ -630,7 +635,7 @@ impl Work<'_> {
 
     /// The steps in their order: the status before the finalizers go, so that nothing is counted
     /// twice or never.
-    fn close(mut self, before: &Status, failing: bool) -> Plan<Step> {
+    fn close(mut self, before: &Status, facts: &Facts) -> Plan<Step> {
         let ready = self
             .pods
             .iter()
@@ -639,7 +644,10 @@ impl Work<'_> {
         let going = self.pods.iter().filter(|(_, pod)| pod.is_terminating());
         self.status.terminating = number(going.count());
         let differs = self.status != *before;
-        let written = differs.then(|| Step::Status(Box::new(self.status)));
+        let written = differs.then(|| Step::Status {
+            status: Box::new(self.status),
+            version: facts.version,
+        });
         let created = self
             .steps
             .iter()
@@ -648,7 +656,7 @@ impl Work<'_> {
         // The status counts the new pods, so it is written after them; but while they can't be
         // made it is written first, so that the rest of it is reported.
         let mut actions: Vec<Step> = Vec::new();
-        if created && !failing && self.counted.is_empty() {
+        if created && !facts.failing && self.counted.is_empty() {
             actions.append(&mut steps);
             actions.extend(written);
         } else {

@@ -130,7 +130,7 @@ impl World {
                     }
                 }
             }
-            Step::Status(status) => {
+            Step::Status { status, .. } => {
                 self.written.push((**status).clone());
                 let list = |uids: &BTreeSet<String>| uids.clone();
                 let conditions: Vec<Value> =
@@ -508,7 +508,7 @@ fn a_job_that_is_being_deleted_counts_its_ended_pods_and_makes_none() {
     world.delete();
     world.seconds = 1000;
     let steps = world.steps();
-    let [Step::Status(_), Step::Untrack(freed)] = steps.as_slice() else {
+    let [Step::Status { .. }, Step::Untrack(freed)] = steps.as_slice() else {
         unreachable!("{steps:?}")
     };
     assert_eq!(freed.len(), 3, "also the one that has not ended");
@@ -570,6 +570,21 @@ fn a_failed_pod_waits_for_no_successor_where_its_job_is_being_deleted() {
 fn a_job_of_another_controller_is_left_alone() {
     let mut world = World::new(json!({"completions": 1, "managedBy": "example.com/own"}));
     assert_eq!(world.steps(), []);
+}
+
+#[test]
+fn a_status_is_for_the_version_of_the_job_that_was_planned_for() {
+    let mut world = World::new(json!({"completions": 1}));
+    for version in [7, 8] {
+        world.job.metadata.resource_version = Some(version.to_string());
+        world.scene.stand.see::<Kept<Job>>(world.job.clone());
+        let plan = world.scene.plan(&key("web"), 0);
+        let last = plan.actions.last().map(|action| &action.step);
+        let Some(Step::Status { version: found, .. }) = last else {
+            unreachable!("{last:?}")
+        };
+        assert_eq!(*found, Some(version));
+    }
 }
 
 proptest! {
