@@ -78,6 +78,8 @@ pub fn decode(bytes: &[u8]) -> Result<Value, ApiError> {
 
 /// Depth of nested messages at most.
 const DEPTH: usize = 64;
+/// The first moment of the year 1 in seconds since the epoch: a time of Go that is not set.
+const YEAR_ONE: i64 = -62_135_596_800;
 
 /// Where in the document a value is.
 #[derive(Clone, Copy)]
@@ -318,8 +320,10 @@ fn entry(
     Ok((key, found))
 }
 
-/// A time; null for the zero time.
+/// A time; null for one that is not set. Upstream writes nothing for it, and takes the first moment
+/// of the year 1 for it, too. The epoch and times before it are times like all others.
 fn time(mut rest: &[u8], form: &str) -> Result<Value, ApiError> {
+    let is_unset = rest.is_empty();
     let (mut seconds, mut nanos) = (0i64, 0i64);
     while !rest.is_empty() {
         match take(&mut rest)? {
@@ -328,8 +332,7 @@ fn time(mut rest: &[u8], form: &str) -> Result<Value, ApiError> {
             _ => return Err(bad("a time has an unknown field")),
         }
     }
-    // The zero time of the encoding: not set, or the year 1.
-    if seconds <= 0 {
+    if is_unset || (seconds, nanos) == (YEAR_ONE, 0) {
         return Ok(Value::Null);
     }
     let nanos = i32::try_from(nanos).map_err(|_out_of_range| bad("a time is out of range"))?;
@@ -353,6 +356,14 @@ mod tests {
         bytes.push(u8::try_from(length).unwrap());
         bytes.extend_from_slice(content);
         bytes
+    }
+
+    fn put_number(mut number: u64, bytes: &mut Vec<u8>) {
+        while number > 0x7f {
+            bytes.push(u8::try_from(number & 0x7f).unwrap() | 0x80);
+            number >>= 7;
+        }
+        bytes.push(u8::try_from(number).unwrap());
     }
 
     fn wrapped(version: &str, kind: &str, object: &[u8]) -> Vec<u8> {
@@ -410,6 +421,33 @@ mod tests {
             read["spec"]["ports"][0],
             json!({"port": 80, "targetPort": "web"})
         );
+    }
+
+    #[test]
+    fn a_time_before_1970_is_read_and_one_that_is_not_set_is_none() {
+        let moment = |seconds: i64, micros: u64| {
+            let mut bytes = vec![1 << 3];
+            put_number(seconds.cast_unsigned(), &mut bytes);
+            bytes.push(2 << 3);
+            put_number(micros * 1000, &mut bytes);
+            bytes
+        };
+        let renewed = |time: &[u8]| {
+            let lease = field(2, &field(4, time));
+            let read = decode(&wrapped("coordination.k8s.io/v1", "Lease", &lease)).unwrap();
+            read["spec"]["renewTime"].clone()
+        };
+        let read = [
+            (moment(-62_135_596_798, 5), "0001-01-01T00:00:02.000005Z"),
+            (moment(-1, 500_000), "1969-12-31T23:59:59.500000Z"),
+            (moment(0, 0), "1970-01-01T00:00:00.000000Z"),
+            (moment(60, 0), "1970-01-01T00:01:00.000000Z"),
+        ];
+        for (bytes, text) in read {
+            assert_eq!(renewed(&bytes), text);
+        }
+        assert_eq!(renewed(&[]), Value::Null);
+        assert_eq!(renewed(&moment(YEAR_ONE, 0)), Value::Null);
     }
 
     #[test]
