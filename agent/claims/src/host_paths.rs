@@ -32,8 +32,9 @@ pub struct HostPaths<'a> {
 }
 
 impl HostPaths<'_> {
-    /// A file or folder of the machine, made where the pod asks for that and may write, checked
-    /// where it is.
+    /// A file or folder of the machine, checked where it is. Where nothing is, it is made if the
+    /// pod's type asks for that, or a folder if the pod names no type and pods may write there:
+    /// upstream's container runtimes make the source of a mount that is missing.
     ///
     /// # Errors
     /// Why the pod does not get it.
@@ -54,40 +55,43 @@ impl HostPaths<'_> {
             };
             format!("hostPath {}: {why}", source.path)
         };
+        let wanted = words_of(kind)?;
+        let is_other = || {
+            let path = &source.path;
+            format!("hostPath type check failed: {path} is not a {wanted}")
+        };
         let path = trimmed(&source.path);
-        self.allowed(path, right, !read_only)
-            .map_err(|refused| refused_text(path, refused))?;
+        let allowed = |writable| {
+            self.allowed(path, right, writable)
+                .map_err(|refused| refused_text(path, refused))
+        };
+        allowed(!read_only)?;
         let root = Beneath::root(Path::new("/")).map_err(fault)?;
         let below = Path::new(path.trim_start_matches('/'));
         let place = match root.handle(below, Links::Refused) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && kind.ends_with("OrCreate") => {
-                self.allowed(path, right, true)
-                    .map_err(|refused| refused_text(path, refused))?;
-                if kind == "FileOrCreate" {
-                    root.append(below, 0o644).map_err(fault)?;
-                } else {
-                    root.make_dirs(below, 0o755).map_err(fault)?;
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                match kind {
+                    "FileOrCreate" => {
+                        allowed(true)?;
+                        root.append(below, 0o644).map_err(fault)?;
+                    }
+                    "DirectoryOrCreate" => {
+                        allowed(true)?;
+                        root.make_dirs(below, 0o755).map_err(fault)?;
+                    }
+                    "" if allowed(true).is_ok() => {
+                        root.make_dirs(below, 0o755).map_err(fault)?;
+                    }
+                    "" => return Err(fault(error)),
+                    _ => return Err(is_other()),
                 }
                 root.handle(below, Links::Refused)
             }
             found => found,
         };
         let place = place.map_err(fault)?;
-        // A device is only seen: no mount of a volume lets it be opened.
-        let (fits, wanted) = match kind {
-            "" => (true, ""),
-            "Directory" | "DirectoryOrCreate" => (place.is_dir(), "directory"),
-            "File" | "FileOrCreate" => (place.is_file(), "file"),
-            "Socket" => (place.is_socket(), "socket file"),
-            "CharDevice" => (place.is_char_device(), "character device"),
-            "BlockDevice" => (place.is_block_device(), "block device"),
-            _ => return Err(format!("hostPath type {kind} is unknown")),
-        };
-        if !fits {
-            return Err(format!(
-                "hostPath type check failed: {} is not a {wanted}",
-                source.path
-            ));
+        if !is_of(kind, &place) {
+            return Err(is_other());
         }
         match sub_path {
             Some(sub_path) => {
@@ -163,6 +167,32 @@ impl HostPaths<'_> {
             return Err(Refused::Unlisted);
         }
         host_path::allows(self.listed, path, writable)
+    }
+}
+
+/// What a type asks for, in upstream's words; empty for no type.
+fn words_of(kind: &str) -> Result<&'static str, String> {
+    Ok(match kind {
+        "" => "",
+        "Directory" | "DirectoryOrCreate" => "directory",
+        "File" | "FileOrCreate" => "file",
+        "Socket" => "socket file",
+        "CharDevice" => "character device",
+        "BlockDevice" => "block device",
+        _ => return Err(format!("hostPath type {kind} is unknown")),
+    })
+}
+
+/// Whether what is there is of a type. A device is only seen: no mount of a volume lets it be
+/// opened.
+fn is_of(kind: &str, place: &PathHandle) -> bool {
+    match kind {
+        "Directory" | "DirectoryOrCreate" => place.is_dir(),
+        "File" | "FileOrCreate" => place.is_file(),
+        "Socket" => place.is_socket(),
+        "CharDevice" => place.is_char_device(),
+        "BlockDevice" => place.is_block_device(),
+        _ => true,
     }
 }
 
@@ -268,6 +298,48 @@ mod tests {
         assert_eq!(logs, (narrowed, false), "the agent writes there");
         assert!(judged("/srv", write.clone()).1);
         assert!(judged("/run/agent", write).1);
+    }
+
+    #[test]
+    fn what_is_missing_is_made_where_no_type_is_named_and_pods_may_write() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let entry = |name: &str, writable| HostPath {
+            path: at(name).display().to_string().parse().unwrap(),
+            writable,
+        };
+        let listed = [entry("read", false), entry("write", true)];
+        let paths = HostPaths {
+            listed: &listed,
+            data: Path::new("/var/lib/kubelet"),
+            run: Path::new("/run/agent"),
+            logs: Path::new("/var/log/pods"),
+        };
+        let is_folder = |name: &str, kind: &str| {
+            let source = HostPathVolumeSource {
+                path: at(name).display().to_string(),
+                type_: Some(kind.to_owned()),
+            };
+            let placed = paths.place(&source, Right::Listed, true, None);
+            placed.map(|place| place.is_dir())
+        };
+        assert_eq!(is_folder("write/a/b", ""), Ok(true));
+        assert!(at("write/a/b").is_dir());
+        let error = is_folder("read/a", "").unwrap_err();
+        assert!(error.contains("No such file"), "{error}");
+        for (kind, words) in [
+            ("Directory", "directory"),
+            ("File", "file"),
+            ("Socket", "socket file"),
+            ("CharDevice", "character device"),
+            ("BlockDevice", "block device"),
+        ] {
+            let path = at("write/none");
+            let path = path.display();
+            let text = format!("hostPath type check failed: {path} is not a {words}");
+            assert_eq!(is_folder("write/none", kind), Err(text));
+        }
+        assert!(!at("write/none").exists() && !at("read").exists());
     }
 
     /// What a configuration refuses is not recommended: each text names a cure that there is.

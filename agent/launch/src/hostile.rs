@@ -305,6 +305,7 @@ fn a_neighbour_that_flips_folder_and_link_wins_no_host_path() {
         ("d/x", ""),
         ("d/x", "Directory"),
         ("d/x", "DirectoryOrCreate"),
+        ("d/new", ""),
         ("d/new", "DirectoryOrCreate"),
         ("d/new", "FileOrCreate"),
     ] {
