@@ -53,11 +53,25 @@ pub fn volume() -> Kind {
                 let status = json!({"phase": "Pending", "lastPhaseTransitionTime": now()});
                 fields.insert("status".to_owned(), status);
             },
+            through: |_, volume, _, old| note_phase_change(volume, old),
             validate: rules::volume,
             validate_update: rules::volume_update,
             ..Strategy::default()
         },
         ..Kind::of::<PersistentVolume>(false)
+    }
+}
+
+/// Notes when the phase of a volume changed (KEP-3762), unless the writer says another time.
+fn note_phase_change(volume: &mut Fields, old: &Fields) {
+    let key = "lastPhaseTransitionTime";
+    let before = object_of(old, "status");
+    let Some(after) = volume.get_mut("status").and_then(Value::as_object_mut) else {
+        return;
+    };
+    let is_said = !get(after, key).is_null() && get(after, key) != get(before, key);
+    if text(after, "phase") != text(before, "phase") && !is_said {
+        after.insert(key.to_owned(), now().into());
     }
 }
 

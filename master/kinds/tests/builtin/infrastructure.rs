@@ -1,6 +1,7 @@
 //! Defaults and validation of kinds of network, storage, access and limits, as upstream.
 
-use crate::common::{change_faults, faults, kind, made, starts};
+use crate::common::{change_faults, faults, fields, kind, made, starts};
+use master_schema::registry::Subresource;
 use serde_json::{Value, json};
 
 fn named(spec: &Value) -> Value {
@@ -203,6 +204,32 @@ fn volumes() {
             "spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation",
         ],
     );
+}
+
+#[test]
+fn the_time_of_a_volumes_last_change_of_phase_is_noted() {
+    let volumes = kind("", "persistentvolumes");
+    let at = "2020-01-01T00:00:00Z";
+    let with = |status: Value| fields(&json!({"status": status}));
+    let time = |status: Value| {
+        let old = with(json!({"phase": "Available", "lastPhaseTransitionTime": at}));
+        let mut new = with(status);
+        let sent = new.clone();
+        (volumes.strategy.through)(Subresource::Status, &mut new, &sent, &old);
+        let time = new["status"]["lastPhaseTransitionTime"].as_str();
+        time.unwrap_or_default().to_owned()
+    };
+    let same = json!({"phase": "Available", "message": "m", "lastPhaseTransitionTime": at});
+    assert_eq!(time(same), at);
+    for bound in [
+        json!({"phase": "Bound"}),
+        json!({"phase": "Bound", "lastPhaseTransitionTime": at}),
+    ] {
+        assert!(*time(bound) > *at, "the phase changed now");
+    }
+    let own = "2021-01-01T00:00:00Z";
+    let said = json!({"phase": "Bound", "lastPhaseTransitionTime": own});
+    assert_eq!(time(said), own);
 }
 
 #[test]
