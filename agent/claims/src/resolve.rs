@@ -66,7 +66,11 @@ pub fn bound<'c>(
             "PVC {name} was not created for this pod (pod is not owner)"
         ));
     }
-    if meta.deletion_timestamp.is_some() {
+    // Its finalizer keeps it for the pods that have it already, whose other volumes go on to be
+    // brought up to date; no other pod gets it.
+    let status = pod.status.as_ref();
+    let runs = status.and_then(|status| status.phase.as_deref()) == Some("Running");
+    if meta.deletion_timestamp.is_some() && !runs {
         return Err(format!(
             "can't start pod because PVC {name} is being deleted"
         ));
@@ -248,6 +252,26 @@ mod tests {
         assert!(nfs.unwrap_err().contains("of the kind nfs"));
         let csi = of_kind("csi", json!({"driver": "d", "volumeHandle": "h"}));
         assert_eq!(csi, Ok(Found::Driver));
+    }
+
+    #[test]
+    fn a_claim_that_is_being_deleted_stays_with_a_pod_that_runs_and_goes_to_no_other() {
+        let metadata = json!({"name": "data", "deletionTimestamp": "2026-01-01T00:00:00Z"});
+        let claim = json!({"metadata": metadata, "spec": {"volumeName": "pvc-1"},
+            "status": {"phase": "Bound"}});
+        let claim: PersistentVolumeClaim = serde_json::from_value(claim).unwrap();
+        let wanted = Claimed {
+            name: "data".to_owned(),
+            read_only: false,
+            own: false,
+        };
+        let bound_in = |phase: &str| {
+            let pod = json!({"metadata": {"name": "p"}, "status": {"phase": phase}});
+            bound(&serde_json::from_value(pod).unwrap(), &wanted, &claim).map(str::to_owned)
+        };
+        assert_eq!(bound_in("Running"), Ok("pvc-1".to_owned()));
+        let refused = bound_in("Pending").unwrap_err();
+        assert!(refused.contains("is being deleted"), "{refused}");
     }
 
     #[test]

@@ -193,10 +193,13 @@ impl Supplies {
         made.tokens
             .refresh(kinds, &*self.shared.api, pod, &self.pod, now)
             .await?;
-        let claims = self.claims(pod).await?;
-        let objects = self.objects_of(&needs, at, reading, &mut budget).await;
-        let objects = match objects {
-            Ok(objects) => objects,
+        let found = async {
+            let claims = self.claims(pod).await?;
+            let objects = self.objects_of(&needs, at, reading, &mut budget).await?;
+            Ok::<_, String>((claims, objects))
+        };
+        let (claims, objects) = match found.await {
+            Ok(found) => found,
             Err(error) => {
                 // Its turn may be the one that the next needs.
                 drop(budget);
