@@ -40,6 +40,9 @@ pub struct Owners {
     pub add: Option<OwnerReference>,
     /// The UIDs of those that it loses.
     pub remove: Vec<String>,
+    /// The UIDs of those that it has then. One that it gets comes last, as upstream's controller
+    /// appends it.
+    pub order: Vec<String>,
 }
 
 impl Owners {
@@ -49,7 +52,10 @@ impl Owners {
         let removed = removed.map(|uid| json!({"$patch": "delete", "uid": uid}));
         let added = self.add.iter().map(|owner| json!(owner));
         let references: Vec<Value> = removed.chain(added).collect();
-        json!({"metadata": {"uid": self.uid, "ownerReferences": references}})
+        let order = self.order.iter().map(|uid| json!({"uid": uid}));
+        // A merge puts what is new in a list before what it has, unless the patch says the order.
+        json!({"metadata": {"uid": self.uid, "ownerReferences": references,
+            "$setElementOrder/ownerReferences": order.collect::<Vec<Value>>()}})
     }
 }
 
@@ -113,11 +119,20 @@ pub(super) fn change(
         .map(|one| one.uid.clone())
         .collect();
     let add = wanted.filter(|_| !holds).cloned();
+    let kept = claim.owners.iter().map(|one| &one.uid);
+    let kept = kept.filter(|uid| !remove.contains(uid));
+    let mut order: Vec<String> = kept.cloned().collect();
+    if let Some(added) = &add
+        && !order.contains(&added.uid)
+    {
+        order.push(added.uid.clone());
+    }
     (add.is_some() || !remove.is_empty()).then(|| Owners {
         claim: name.to_owned(),
         uid: claim.uid.clone(),
         add,
         remove,
+        order,
     })
 }
 
@@ -231,5 +246,29 @@ mod tests {
             Some(vec!["set".to_owned()]),
             "it becomes its controller"
         );
+    }
+
+    #[test]
+    fn a_new_owner_comes_after_those_that_a_claim_has() {
+        let other = || owner("Backup", "other", false);
+        let weak = || owner("StatefulSet", "set", false);
+        let order = |owners: Vec<OwnerReference>| {
+            let (set, pod) = (owner("StatefulSet", "set", true), owner("Pod", "pod", true));
+            let claim = OwnedClaim {
+                uid: "claim".to_owned(),
+                owners,
+            };
+            let policy = Policy {
+                deleted: true,
+                scaled: false,
+            };
+            let change = change("c", &claim, policy, &set, &pod, false).unwrap();
+            change.patch()["metadata"]["$setElementOrder/ownerReferences"].take()
+        };
+        let last = json!([{"uid": "other"}, {"uid": "set"}]);
+        assert_eq!(order(vec![other()]), last);
+        assert_eq!(order(vec![other(), owner("Pod", "pod", true)]), last);
+        let first = json!([{"uid": "set"}, {"uid": "other"}]);
+        assert_eq!(order(vec![weak(), other()]), first, "it keeps its place");
     }
 }
