@@ -216,6 +216,8 @@ impl SliceLine {
             service: self.service,
             ports: ports(self.ports, port)?,
             endpoints: endpoints.collect(),
+            // No connection is led by a snapshot.
+            foreign: false,
         };
         let key = Key {
             namespace: self.namespace,

@@ -173,6 +173,7 @@ fn any_slice() -> impl Strategy<Value = Slice> {
         service: format!("s{service}"),
         ports,
         endpoints,
+        foreign: false,
     })
 }
 

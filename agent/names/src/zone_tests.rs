@@ -41,6 +41,7 @@ fn slice(service: &str, ports: &[(&str, u16)], endpoints: &[Endpoint]) -> Slice 
         service: service.to_owned(),
         ports: ports.iter().map(port).collect(),
         endpoints: endpoints.to_vec(),
+        foreign: false,
     }
 }
 
@@ -131,6 +132,7 @@ pub(crate) fn crowded() -> Known {
         endpoints: (0..count)
             .map(|at| endpoint(&address(at).to_string(), None, true))
             .collect(),
+        foreign: false,
     };
     let v4 = |at: u32| IpAddr::V4(Ipv4Addr::from((10 << 24) + (2 << 16) + at));
     let v6 = |at: u32| IpAddr::V6(Ipv6Addr::from((0xfd02 << 112) + u128::from(at)));

@@ -81,7 +81,7 @@ fn of_family(family: Family, service: &Service, slices: &[&Arc<Slice>], here: He
         return 0;
     }
     let mut ends: HashMap<(&str, Protocol), usize> = HashMap::new();
-    for slice in slices {
+    for slice in slices.iter().filter(|slice| !slice.foreign) {
         let own = slice.endpoints.iter();
         let own = own.filter(|one| Family::of(one.address) == family);
         let own = own.count();

@@ -54,6 +54,7 @@ fn service(
             port,
         }],
         endpoints: (1..=port).map(|number| endpoint(family, number)).collect(),
+        foreign: false,
     };
     (service, ports.map(slice).map(Arc::new).collect())
 }

@@ -30,7 +30,7 @@ pub(crate) fn endpoints<'a>(
 ) -> HashMap<(&'a str, Protocol), Vec<EndpointPort<'a>>> {
     let none = |port: &'a Port| ((&*port.name, port.protocol), Vec::new());
     let mut found: HashMap<_, Vec<EndpointPort<'_>>> = ports.iter().map(none).collect();
-    for slice in slices {
+    for slice in slices.iter().filter(|slice| !slice.foreign) {
         for port in &slice.ports {
             let Some(of_port) = found.get_mut(&(&*port.name, port.protocol)) else {
                 continue;
@@ -154,6 +154,7 @@ mod tests {
             service: "web".to_owned(),
             ports: (1..=20_000).map(port).collect(),
             endpoints: (0..100).map(endpoint).collect(),
+            foreign: false,
         });
         let ports = ["p7", "web"].map(|name| Port {
             name: name.to_owned(),

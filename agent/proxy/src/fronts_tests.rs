@@ -45,6 +45,7 @@ fn slice(port: u16, endpoints: Vec<Endpoint>) -> Slice {
             port,
         }],
         endpoints,
+        foreign: false,
     }
 }
 
@@ -381,6 +382,27 @@ fn a_label_keeps_a_service_from_this_proxy() {
     for label in ["service-proxy-name", "headless"] {
         let label = format!("service.kubernetes.io/{label}");
         assert!(foreign(serde_json::json!({label: ""})));
+    }
+}
+
+#[test]
+fn a_label_keeps_callers_from_the_endpoints_of_a_slice() {
+    let ends = |label: &str, value: &str| {
+        let object = serde_json::json!({
+            "metadata": {"labels": {"kubernetes.io/service-name": "web", label: value}},
+            "addressType": "IPv4", "endpoints": [{"addresses": ["10.1.0.9"]}],
+            "ports": [{"name": "web", "port": 8080}],
+        });
+        let slice = Slice::read(serde_json::from_value(object).unwrap()).unwrap();
+        assert_eq!((slice.ports.len(), slice.endpoints.len()), (1, 1));
+        lines(&one(service("10.96.0.10", 80), slice))
+    };
+    let proxy = "service.kubernetes.io/service-proxy-name";
+    for (label, value) in [("app", "web"), (proxy, "pratique-name-server")] {
+        assert_eq!(ends(label, value), ["10.96.0.10:80/TCP > 10.1.0.9:8080"]);
+    }
+    for label in [proxy, "service.kubernetes.io/headless"] {
+        assert_eq!(ends(label, ""), ["10.96.0.10:80/TCP > "], "{label}");
     }
 }
 

@@ -91,7 +91,7 @@ pub(crate) fn healths(known: &Known, node: &str, left_out: &LeftOut) -> Healths 
         return Healths::new();
     }
     let mut here: BTreeMap<u16, BTreeSet<IpAddr>> = BTreeMap::new();
-    for (key, slice) in slices {
+    for (key, slice) in slices.iter().filter(|(_, slice)| !slice.foreign) {
         let service = Key {
             namespace: key.namespace.clone(),
             name: slice.service.clone(),

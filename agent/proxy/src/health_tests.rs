@@ -34,6 +34,7 @@ fn known(port: u16, endpoints: &[Endpoint]) -> Known {
                 port: 80,
             }],
             endpoints: endpoints.to_vec(),
+            foreign: false,
         })
     };
     let service = Service {
@@ -69,6 +70,11 @@ fn ready_endpoints_of_this_node_count_once() {
     let nothing = LeftOut::default();
     let count = |node: &str| healths(&known(30_000, &all), node, &nothing)[&30_000].endpoints;
     assert_eq!([count("n1"), count("n2"), count("n3")], [2, 1, 0]);
+    let mut others = known(30_000, &all);
+    for slice in others.slices.iter_mut().flat_map(BTreeMap::values_mut) {
+        Arc::make_mut(slice).foreign = true;
+    }
+    assert_eq!(healths(&others, "n1", &nothing)[&30_000].endpoints, 0);
     assert!(healths(&Known::default(), "n1", &nothing).is_empty());
 }
 

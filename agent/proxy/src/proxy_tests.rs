@@ -47,6 +47,7 @@ fn known([host, own, _]: Place, ports: &[u16]) -> Arc<Known> {
                 node: None,
                 hints: None,
             }],
+            foreign: false,
         };
         (key(&port.to_string()), Arc::new(slice))
     };
@@ -413,6 +414,7 @@ fn a_namespace_with_too_many_ports_keeps_no_other_from_being_served() {
                 })
                 .collect(),
             endpoints: all.slices.as_ref().unwrap()[&key("53")].endpoints.clone(),
+            foreign: false,
         };
         let (services, slices) = (&mut all.services, &mut all.slices);
         let name = own(number.to_string());

@@ -165,6 +165,7 @@ fn any_slice() -> impl Strategy<Value = Slice> {
             })
             .collect(),
         endpoints,
+        foreign: false,
     })
 }
 

@@ -20,7 +20,7 @@ const AFFINITY_SECONDS: u32 = 10_800;
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// The label of a node that names its zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
-/// The label of a service whose names alone are served (upstream's).
+/// The label of a service, or of a slice of one, whose names alone are served (upstream's).
 const NAMES_ALONE: &str = "service.kubernetes.io/headless";
 
 /// Most ports of a service, and of a slice: upstream's API takes as many, and objects stored
@@ -209,7 +209,7 @@ impl Service {
             external_local,
             health_port: number(spec.health_check_node_port)
                 .filter(|_| is_balanced && external_local),
-            foreign: proxy.is_some() && !name_server || labels.contains_key(NAMES_ALONE),
+            foreign: is_foreign(&labels),
             name_server,
             left_out: false,
         }
@@ -250,6 +250,13 @@ impl Service {
                 .map(|length| size_of::<Port>() + length)
                 .sum::<usize>()
     }
+}
+
+/// Whether labels say that this proxy serves neither a service nor endpoints of one: another proxy
+/// does, or they have names alone.
+fn is_foreign(labels: &BTreeMap<String, String>) -> bool {
+    let proxy = labels.get(SERVICE_PROXY_LABEL);
+    proxy.is_some_and(|name| name != NAME_SERVER_PROXY) || labels.contains_key(NAMES_ALONE)
 }
 
 fn port(port: &core::ServicePort) -> Option<Port> {
@@ -339,6 +346,8 @@ pub struct Slice {
     pub ports: Vec<SlicePort>,
     /// Endpoints.
     pub endpoints: Vec<Endpoint>,
+    /// Whether a label says that this proxy leads nobody to them; they still have names.
+    pub foreign: bool,
 }
 
 impl Slice {
@@ -355,7 +364,8 @@ impl Slice {
             );
             return None;
         }
-        let service = slice.metadata.labels?.remove(SERVICE_NAME)?;
+        let mut labels = slice.metadata.labels?;
+        let service = labels.remove(SERVICE_NAME)?;
         let ports = slice.ports.into_iter().flatten().filter_map(|port| {
             Some(SlicePort {
                 name: port.name.unwrap_or_default(),
@@ -384,6 +394,7 @@ impl Slice {
             service,
             ports: ports.collect(),
             endpoints: endpoints.collect(),
+            foreign: is_foreign(&labels),
         })
     }
 
@@ -394,6 +405,7 @@ impl Slice {
             service: self.service.clone(),
             ports: Vec::new(),
             endpoints: Vec::new(),
+            foreign: self.foreign,
         }
     }
 
