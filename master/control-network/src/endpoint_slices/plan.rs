@@ -81,7 +81,9 @@ impl<'a> OwnSlices<'a> {
 }
 
 /// What is to be done for a service, so that its slices hold each of its endpoints once: first what
-/// comes, then what changes, then what goes, so that no endpoint is missing in between.
+/// comes, then what changes, then what goes, so that no endpoint is missing in between. A slice
+/// that comes takes the place of one that says that there are no endpoints, so that nobody finds
+/// both.
 ///
 /// Guarantees: no slice holds more than [`MAX_ENDPOINTS`]; a slice whose endpoints stay as they are
 /// is not written; each family has a slice, be it empty.
@@ -100,10 +102,13 @@ pub fn reconcile(facts: &Facts) -> Vec<Action> {
     for (key, slice) in facts.slices.iter().filter(|(_, slice)| !served(slice)) {
         work.remove(key, slice);
     }
-    let mut actions = work.create;
-    actions.extend(work.update);
-    actions.extend(work.delete);
-    actions
+    work.replace();
+    let create = work.create.into_iter().map(Box::new).map(Action::Create);
+    let delete = work.delete.into_iter().map(|(key, slice)| Action::Delete {
+        key: key.clone(),
+        uid: slice.uid.clone(),
+    });
+    create.chain(work.update).chain(delete).collect()
 }
 
 /// A slice on its way to what it should be.
@@ -118,9 +123,9 @@ struct Work<'a> {
     facts: &'a Facts,
     /// When what slices do not show yet came about.
     trigger: Option<String>,
-    create: Vec<Action>,
+    create: Vec<EndpointSlice>,
     update: Vec<Action>,
-    delete: Vec<Action>,
+    delete: Vec<(&'a Key, &'a SliceView)>,
 }
 
 impl<'a> Work<'a> {
@@ -207,11 +212,33 @@ impl<'a> Work<'a> {
         }
     }
 
-    fn remove(&mut self, key: &Key, slice: &SliceView) {
-        self.delete.push(Action::Delete {
-            key: key.clone(),
-            uid: slice.uid.clone(),
-        });
+    fn remove(&mut self, key: &'a Key, slice: &'a SliceView) {
+        self.delete.push((key, slice));
+    }
+
+    /// Puts new slices in the places of those that go and are empty: only of the same family, which
+    /// no slice can change, and not of an earlier service, which garbage collection takes. One with
+    /// endpoints stays until the others have them.
+    fn replace(&mut self) {
+        for (key, old) in std::mem::take(&mut self.delete) {
+            let is_free = old.endpoints.is_empty() && old.owner == self.facts.service.uid;
+            let mut made = self.create.iter();
+            let fits = made.rposition(|new| is_free && new.address_type == old.family);
+            let Some(new) = fits.map(|at| self.create.remove(at)) else {
+                self.delete.push((key, old));
+                continue;
+            };
+            let metadata = ObjectMeta {
+                name: Some(key.name.clone()),
+                generate_name: None,
+                uid: Some(old.uid.clone()),
+                resource_version: Some(old.version.clone()),
+                annotations: self.annotations(old.annotations.as_ref()),
+                ..new.metadata
+            };
+            let slice = EndpointSlice { metadata, ..new };
+            self.update.push(Action::Update(Box::new(slice)));
+        }
     }
 
     fn make(&mut self, family: &str, ports: &[EndpointPort], endpoints: Vec<Endpoint>) {
@@ -230,7 +257,7 @@ impl<'a> Work<'a> {
             endpoints: Some(endpoints),
             ports: Some(ports.to_vec()),
         };
-        self.create.push(Action::Create(Box::new(slice)));
+        self.create.push(slice);
     }
 
     /// A slice's annotations with the time of the change that is written.

@@ -375,6 +375,57 @@ fn slices_have_hosts_of_a_headless_service_and_hints_to_near_endpoints() {
 }
 
 #[test]
+fn a_slice_takes_the_place_of_an_empty_one_and_no_endpoint_is_missing_meanwhile() {
+    let named = |target: &str| ServiceView {
+        ports: vec![port("", Target::Name(target.to_owned()))],
+        ..service()
+    };
+    let with_ports = |number: u8| Backend {
+        ports: [("a", 80), ("b", 90)]
+            .map(|(name, port)| (name.to_owned(), "TCP".to_owned(), port + i32::from(number)))
+            .into(),
+        ..pod(number)
+    };
+    let pods = || vec![with_ports(1), with_ports(2)];
+    let mut made = 0;
+    let mut state = facts(named("a"), Vec::new());
+    state.slices = after(&state, reconcile(&state), &mut made);
+    let mut next = |service: ServiceView, pods: Vec<Backend>| {
+        let slices = std::mem::take(&mut state.slices);
+        state = Facts {
+            slices,
+            ..facts(service, pods)
+        };
+        let actions = reconcile(&state);
+        state.slices = after(&state, actions.clone(), &mut made);
+        assert_eq!(reconcile(&state), []);
+        actions
+    };
+    // The one that said that there are none.
+    let actions = next(named("a"), pods());
+    let [Action::Create(_), Action::Update(slice)] = actions.as_slice() else {
+        unreachable!("{actions:?}")
+    };
+    assert_eq!(slice.metadata.name.as_deref(), Some("web-00001"));
+    assert_eq!(slice.metadata.generate_name, None);
+    assert_eq!(slice.endpoints.as_ref().map(Vec::len), Some(1));
+    // Those of other ports have endpoints, which are in the new ones first.
+    let actions = next(named("b"), pods());
+    let created = actions.iter().map(|one| matches!(one, Action::Create(_)));
+    assert_eq!(created.collect::<Vec<_>>(), [true, true, false, false]);
+    // What an earlier service of the name left is not this one's.
+    next(named("b"), Vec::new());
+    let later = ServiceView {
+        uid: "another".to_owned(),
+        ..named("a")
+    };
+    let actions = next(later, vec![with_ports(1)]);
+    let [Action::Create(_), Action::Delete { .. }] = actions.as_slice() else {
+        unreachable!("{actions:?}")
+    };
+}
+
+#[test]
 fn a_change_of_one_pod_writes_one_slice() {
     let pods: Vec<Backend> = (0..=249).map(pod).collect();
     let mut made = 0;
