@@ -1,9 +1,14 @@
 //! The bootstrap: the admin attests this first master, then the master signs the admin's
 //! certificate request. It happens once.
+//!
+//! Its answer may be lost on the way, and then nobody could use the cluster. So the master answers
+//! the same admission again for a few minutes. Guarantee: only the holder of the admin's private
+//! key gets anything by it, and nobody does once the admin has used its certificate.
 
 use crate::answer::{self, BODY_TIME, ServiceAnswer};
 use crate::error::Error;
 use crate::settings::{AttestationConfig, BootstrapConfig};
+use crate::time::unix_seconds;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use config_attest::bootstrap::AdminStatement;
@@ -18,8 +23,9 @@ use config_protocol::wire::{
 };
 use config_tpm::Digest;
 use http::StatusCode;
-use master_ca::Authority;
-use master_client::{Body, Client};
+use master_ca::{Authority, CertificateRequest, IssuedCertificate};
+use master_client::{ApiError, Body, Client};
+use master_journal::Journal;
 use master_listener::Peer;
 use serde::{Deserialize, Serialize};
 use std::io::Write as _;
@@ -35,6 +41,10 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Proofs in progress at most: anyone may ask for one, and a TPM makes one after another.
 const PROOFS: usize = 4;
 
+/// An admission is answered again within so many seconds of its statement's time: enough for some
+/// tries of the admin's tool, of up to two minutes each, and for a restart of the master.
+const REPEAT_TIME: u64 = 600;
+
 /// The record of the bootstrap on disk.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -46,11 +56,23 @@ struct BootstrapRecord {
     signature: String,
 }
 
-impl BootstrapRecord {
-    /// The admin's statement; its signature was verified before it was stored.
-    fn stated(&self) -> Option<AdminStatement> {
-        let bytes = STANDARD.decode(&self.statement).ok()?;
-        serde_json::from_slice(&bytes).ok()
+/// What the admin took the cluster with. The signature was verified before.
+#[derive(Debug)]
+struct Takeover {
+    statement: Vec<u8>,
+    signature: Vec<u8>,
+    stated: AdminStatement,
+}
+
+impl Takeover {
+    /// From the record; `None` where an older master wrote what this one cannot read.
+    fn of(record: &BootstrapRecord) -> Option<Self> {
+        let statement = STANDARD.decode(&record.statement).ok()?;
+        Some(Self {
+            stated: serde_json::from_slice(&statement).ok()?,
+            signature: STANDARD.decode(&record.signature).ok()?,
+            statement,
+        })
     }
 }
 
@@ -62,11 +84,12 @@ pub(crate) struct BootstrapService {
     policy: CertificatePolicySpec,
     authority: Arc<Authority>,
     client: Client,
+    journal: Arc<Journal>,
     /// The keys and claims of this machine. Its lock also makes admissions run one after another.
     shown: Mutex<Option<HelloAnswer>>,
     proofs: Semaphore,
-    /// The name of this master's Machine, once the admin has stated it.
-    machine: OnceLock<String>,
+    /// Set before `done`, where there is an admin key and the record can be read.
+    takeover: OnceLock<Takeover>,
     done: watch::Sender<bool>,
 }
 
@@ -75,23 +98,22 @@ impl BootstrapService {
         config: &AttestationConfig,
         authority: Arc<Authority>,
         client: Client,
+        journal: Arc<Journal>,
     ) -> Result<Self, Error> {
         let own = &config.bootstrap;
         let record = read_record(&own.record)?;
         let done = own.admin_key.is_none() || record.is_some();
-        let machine = OnceLock::new();
-        if let Some(stated) = record.as_ref().and_then(BootstrapRecord::stated) {
-            drop(machine.set(stated.machine));
-        }
+        let recorded = record.as_ref().and_then(Takeover::of);
         let service = Self {
             cluster: config.cluster.clone(),
             config: own.clone(),
             policy: config.policy.clone(),
             authority,
             client,
+            journal,
             shown: Mutex::new(None),
             proofs: Semaphore::new(PROOFS),
-            machine,
+            takeover: recorded.map_or_else(OnceLock::new, OnceLock::from),
             done: watch::Sender::new(done),
         };
         if done {
@@ -168,16 +190,18 @@ impl BootstrapService {
 
     /// `POST /bootstrap/v1/admit`.
     pub(crate) async fn admit(&self, incoming: Body) -> ServiceAnswer {
-        if self.is_done() {
+        // After that time a body is not even read.
+        if self.is_done() && self.repeatable().is_none() {
             return taken();
         }
         let admit: BootstrapAdmit = match answer::read(incoming, MAX_ADMIT_BODY, BODY_TIME).await {
             Ok(admit) => admit,
+            Err(_) if self.is_done() => return taken(),
             Err(answer) => return answer,
         };
         let _one_at_a_time = self.shown.lock().await;
         if self.is_done() {
-            return taken();
+            return self.admit_again(&admit).await.unwrap_or_else(taken);
         }
         let Some(admin_key) = self.config.admin_key else {
             return taken();
@@ -193,7 +217,7 @@ impl BootstrapService {
         {
             return refuse("the statement is about another cluster or another root");
         }
-        let request = match master_ca::CertificateRequest::from_der(admit.admin_csr.as_bytes()) {
+        let request = match CertificateRequest::from_der(admit.admin_csr.as_bytes()) {
             Ok(request) => request,
             Err(error) => return ServiceAnswer::problem(Code::CsrMalformed, &chain(&error)),
         };
@@ -205,17 +229,25 @@ impl BootstrapService {
                 Ok(issued) => issued,
                 Err(error) => return ServiceAnswer::problem(Code::CsrKey, &chain(&error)),
             };
-        if let Err(error) = self.take(&request.spki, statement, signature).await {
+        let takeover = Takeover {
+            statement: statement.to_vec(),
+            signature: signature.to_vec(),
+            stated,
+        };
+        if let Err(error) = self.take(&request.spki, takeover).await {
             tracing::error!(error = %chain(&error), "the bootstrap could not be recorded");
             return ServiceAnswer::unavailable(
                 "the master could not record the bootstrap; see its log",
             );
         }
-        drop(self.machine.set(stated.machine));
         tracing::info!(
             admin = admin_key.to_text(),
             "bootstrapped: the cluster is the admin's"
         );
+        self.admitted(&issued)
+    }
+
+    fn admitted(&self, issued: &IssuedCertificate) -> ServiceAnswer {
         ServiceAnswer::json(&BootstrapAdmitted {
             certificate: issued.chain_pem(),
             roots: self.authority.roots_pem(),
@@ -223,12 +255,64 @@ impl BootstrapService {
         })
     }
 
+    /// The recorded takeover while its admission is answered again: for a short time, and under no
+    /// other root than the admin accepted, which may be rotated to shut out someone with the key.
+    fn repeatable(&self) -> Option<&Takeover> {
+        let takeover = self.takeover.get()?;
+        let now = unix_seconds(SystemTime::now());
+        let is_recent = now.abs_diff(takeover.stated.time) <= REPEAT_TIME;
+        let has_its_root = || self.authority.pins() == [takeover.stated.root_spki.to_text()];
+        (is_recent && has_its_root()).then_some(takeover)
+    }
+
+    /// The answer to the admission that took the cluster, once more; `None` for any other, and once
+    /// the admin has used its certificate. The statement is no secret: it is the request's own
+    /// signature that proves that the admin's key is there. As with a renewal, the certificate is a
+    /// new one, and leaves the master after its record is on disk.
+    async fn admit_again(&self, admit: &BootstrapAdmit) -> Option<ServiceAnswer> {
+        let takeover = self.repeatable()?;
+        let (statement, signature) = (admit.statement.as_bytes(), admit.signature.as_bytes());
+        if takeover.statement != statement || takeover.signature != signature {
+            return None;
+        }
+        let admin_key = self.config.admin_key?;
+        // Since the record was made, the machine may have come up with another admin's key.
+        AdminStatement::open(statement, signature, &admin_key).ok()?;
+        let request = CertificateRequest::from_der(admit.admin_csr.as_bytes()).ok()?;
+        let (key, now) = (admin_key.to_text(), SystemTime::now());
+        let issued = self.authority.issue_admin(&request, &key, now).ok()?;
+        match self.has_been_used(&takeover.stated.machine).await {
+            Ok(false) => {}
+            Ok(true) => return None,
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "the bootstrap cannot be answered again now");
+                return Some(ServiceAnswer::unavailable("the API does not answer yet"));
+            }
+        }
+        if let Err(error) = self.journal.admin_renewed("admin", &key).await {
+            tracing::error!(error = %chain(&error), "the admin's certificate could not be recorded");
+            return Some(ServiceAnswer::unavailable(
+                "the master could not record the certificate; see its log",
+            ));
+        }
+        tracing::warn!(admin = key, "the bootstrap was answered once more");
+        Some(self.admitted(&issued))
+    }
+
+    /// Whether the admin has used its certificate: its verdict is then in this master's Machine,
+    /// where it outlives a restart and a clock that is set back.
+    async fn has_been_used(&self, machine: &str) -> Result<bool, ApiError> {
+        let machine = self.client.get_opt::<Machine>(None, machine).await?;
+        let status = machine.and_then(|machine| machine.status);
+        Ok(status.is_some_and(|status| status.admin_verdict.is_some()))
+    }
+
     /// Takes a Machine from the API: this master's own Machine lists the configurations with which
     /// its machine may boot.
     pub(crate) fn machine_is(&self, machine: &Machine) {
         if let Some(configurations) = &self.config.configurations
-            && machine.metadata.name.is_some()
-            && machine.metadata.name.as_ref() == self.machine.get()
+            && let Some(takeover) = self.takeover.get()
+            && machine.metadata.name.as_ref() == Some(&takeover.stated.machine)
         {
             configurations.follow(machine);
         }
@@ -260,12 +344,7 @@ impl BootstrapService {
 
     /// Writes the recovery copy, then the record that makes the bootstrap final, then the pins and
     /// the first policy.
-    async fn take(
-        &self,
-        admin_spki: &[u8],
-        statement: &[u8],
-        signature: &[u8],
-    ) -> Result<(), Error> {
+    async fn take(&self, admin_spki: &[u8], takeover: Takeover) -> Result<(), Error> {
         let (authority, spki) = (self.authority.clone(), admin_spki.to_vec());
         let copied = tokio::task::spawn_blocking(move || authority.write_recovery(&spki))
             .await
@@ -274,11 +353,12 @@ impl BootstrapService {
         tracing::info!(path = %copy.display(), "the recovery copy was written for the admin's key");
         let record = BootstrapRecord {
             version: 1,
-            statement: STANDARD.encode(statement),
-            signature: STANDARD.encode(signature),
+            statement: STANDARD.encode(&takeover.statement),
+            signature: STANDARD.encode(&takeover.signature),
         };
         write_record(&self.config.record, &record)?;
         self.write_pin()?;
+        drop(self.takeover.set(takeover));
         // The API answers from here on, and the first policy can be written.
         self.done.send_replace(true);
         if let Err(error) = self.seed().await {
@@ -412,3 +492,7 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "bootstrap_tests.rs"]
+mod tests;

@@ -88,8 +88,9 @@ impl AttestationService {
             deny.clone(),
         ));
         let (ring, writer) = ring::ring(client.clone());
-        let bootstrap = BootstrapService::open(config, authority.clone(), client.clone())?;
         let journal = Arc::new(Journal::new(config.log.clone(), client.clone()));
+        let bootstrap =
+            BootstrapService::open(config, authority.clone(), client.clone(), journal.clone())?;
         let queue = Arc::new(RequestQueue::default());
         let exchange = ExchangeService {
             facts: ClusterFacts::new(config),
