@@ -153,19 +153,12 @@ impl Connection {
 
 /// Why a request got no answer.
 fn unanswered(path: &str, error: HttpError) -> Error {
-    let why = match error {
-        HttpError::Silent(time) => format!("none came in {} s", time.as_secs()),
-        HttpError::TooLong(_) => error.to_string(),
-        HttpError::Exchange(_) => {
-            return Error::Http {
-                what: "waiting for an answer",
-                source: error,
-            };
-        }
-    };
-    Error::Answer {
-        what: path.to_owned(),
-        why,
+    match error {
+        HttpError::Silent(_) | HttpError::Exchange(_) => Error::Http {
+            what: "waiting for an answer",
+            source: error,
+        },
+        HttpError::TooLong(_) => Error::answer(path, &error.to_string()),
     }
 }
 

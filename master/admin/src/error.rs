@@ -29,8 +29,8 @@ pub(crate) enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// The connection broke, or what came over it is not HTTP.
-    #[error("the connection to the master broke while {what}")]
+    /// The connection broke, no answer came in time, or what came is not HTTP.
+    #[error("the connection to the master failed while {what}")]
     Http {
         what: &'static str,
         #[source]
@@ -47,6 +47,14 @@ pub(crate) enum Error {
         what: String,
         status: u16,
         message: String,
+    },
+    /// The takeover was sent to the master, and no answer came.
+    #[error(
+        "the master may have recorded the takeover, but its answer was lost\n  what to do: run this command again; if the master then says ALREADY_BOOTSTRAPPED, nobody can get its admin's certificate any more: power the machine off and make it anew"
+    )]
+    Unanswered {
+        #[source]
+        source: Box<Error>,
     },
     /// The master did not prove what it must.
     #[error("the master is NOT trusted: {code}: {message}")]
@@ -94,6 +102,7 @@ impl Error {
             Self::File { .. }
             | Self::Input { .. }
             | Self::Answer { .. }
+            | Self::Unanswered { .. }
             | Self::Untrusted { .. }
             | Self::Discovery { .. }
             | Self::Key { .. }

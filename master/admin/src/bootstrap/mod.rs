@@ -2,6 +2,8 @@
 //! only then takes the admin's certificate from it and gives it its first objects.
 
 pub(crate) mod expect;
+#[cfg(test)]
+mod lost_answer;
 mod objects;
 
 use crate::connection::{Connection, Endpoint};
@@ -68,8 +70,9 @@ pub(crate) struct BootstrapArgs {
     /// The file for the admin's kubeconfig.
     #[arg(long, value_name = "FILE")]
     kubeconfig: PathBuf,
-    /// Seconds to wait for a master that is still coming up.
-    #[arg(long, default_value_t = 120)]
+    /// Seconds to try again while the master is coming up, is busy or cannot be reached: so long
+    /// for its proof, again for the answer to the takeover, and again for the first objects.
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     wait: u64,
 }
 
@@ -91,14 +94,20 @@ async fn bootstrap(args: &BootstrapArgs) -> Result<()> {
     let limit = Duration::from_secs(args.wait);
     let unproven = tls::unproven()?;
     let Reached {
-        mut connection,
+        connection,
         hello,
         proven,
     } = patiently(&endpoint, limit, async || {
         reach(&endpoint, unproven.clone(), &expected).await
     })
     .await?;
-    let admitted = admit(&mut connection, &hello, &expected, &key, &proven).await?;
+    tell(&format!(
+        "taking over the cluster `{}`",
+        expected.cluster.name
+    ));
+    let message = admission(&key, &proven)?;
+    let root = hello.root.as_bytes();
+    let admitted = take_over(&endpoint, limit, connection, root, &message).await?;
     if admitted.ca_pin != proven.root.spki.to_text() {
         return Err(Error::answer(
             "admission",
@@ -107,9 +116,8 @@ async fn bootstrap(args: &BootstrapArgs) -> Result<()> {
     }
     write_kubeconfig(args, &endpoint, &expected, &key, &hello, &admitted)?;
     say(&format!("ca_pins = [\"{}\"]", admitted.ca_pin));
-    drop(connection);
     let chain = master_ca::certificates_of_pem(&admitted.certificate);
-    let config = tls::proven(&[hello.root.as_bytes().to_vec()], chain, key.der())?;
+    let config = tls::proven(&[root.to_vec()], chain, key.der())?;
     // The cluster is taken, and this command cannot be repeated.
     patiently(&endpoint, limit, async || {
         let mut api = Connection::open(&endpoint, config.clone()).await?;
@@ -245,27 +253,48 @@ fn sign(expected: &Expected, root: Root, proved: ProvedMaster) -> Result<Proven>
     })
 }
 
-async fn admit(
-    connection: &mut Connection,
-    hello: &BootstrapHello,
-    expected: &Expected,
-    key: &AdminKey,
-    proven: &Proven,
-) -> Result<BootstrapAdmitted> {
+/// The message that takes over the cluster: the admin's certificate request and its statement.
+fn admission(key: &AdminKey, proven: &Proven) -> Result<BootstrapAdmit> {
     let too_long = |e: config_protocol::wire::TooLong| Error::answer("admission", &e.to_string());
-    let admit = BootstrapAdmit {
+    Ok(BootstrapAdmit {
         admin_csr: Der::new(key.request()?).map_err(too_long)?,
         statement: Blob::new(proven.statement.clone()).map_err(too_long)?,
         signature: Blob::new(proven.signature.clone()).map_err(too_long)?,
-    };
-    tell(&format!(
-        "taking over the cluster `{}`",
-        expected.cluster.name
-    ));
-    let admitted: BootstrapAdmitted =
-        exchange(connection, Method::POST, BOOTSTRAP_ADMIT_PATH, &admit).await?;
+    })
+}
+
+/// Takes over the cluster. Where no answer comes, the master may have recorded the takeover all the
+/// same. It answers the same message again for some minutes, so that it is sent again over other
+/// connections. The TPM's proof is not bound to these: only a server under the proven root (DER)
+/// gets the message, or is believed.
+async fn take_over(
+    endpoint: &Endpoint,
+    limit: Duration,
+    mut connection: Connection,
+    root: &[u8],
+    message: &BootstrapAdmit,
+) -> Result<BootstrapAdmitted> {
+    let path = BOOTSTRAP_ADMIT_PATH;
+    let mut answer: Result<BootstrapAdmitted> =
+        exchange(&mut connection, Method::POST, path, message).await;
+    drop(connection);
+    if let Err(error) = &answer
+        && error.may_pass()
+    {
+        let why = config_errors::chain(error);
+        tell(&format!("asking again to take over the cluster: {why}"));
+        let config = tls::of_root(root)?;
+        let again = patiently(endpoint, limit, async || {
+            let mut connection = Connection::open(endpoint, config.clone()).await?;
+            exchange(&mut connection, Method::POST, path, message).await
+        });
+        answer = again.await.map_err(|source| Error::Unanswered {
+            source: Box::new(source),
+        });
+    }
+    let admitted = answer?;
     let roots = master_ca::certificates_of_pem(&admitted.roots);
-    if roots.first().map(Vec::as_slice) != Some(hello.root.as_bytes()) {
+    if roots.first().map(Vec::as_slice) != Some(root) {
         return Err(Error::answer(
             "admission",
             "it holds another root than the one that was proven",
