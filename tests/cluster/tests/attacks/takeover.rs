@@ -1,4 +1,5 @@
-//! A fresh master and an attacker: between the admin and the master, and in the admin's place.
+//! A fresh master and an attacker: between the admin and the master, and in the admin's place; and
+//! a network that loses the answer to the takeover.
 
 use crate::first_master::FirstMaster;
 use crate::impostor::{Impostor, self_made};
@@ -15,6 +16,8 @@ use p256::pkcs8::DecodePrivateKey as _;
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject as _;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tests_machines::{EkKind, SoftMachine};
 
@@ -164,5 +167,69 @@ pub(crate) async fn nobody_else_takes_it(first: &FirstMaster) {
             "{:?}",
             answer.json
         );
+    }
+}
+
+/// The address of a way to the master that loses the answer to the takeover: it cuts the connection
+/// with the first bytes of the master's that come after the takeover was recorded. Later
+/// connections are whole.
+pub(crate) fn losing_the_answer(first: &FirstMaster) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (master, record) = (first.address, first.at("data/bootstrap.json"));
+    std::thread::spawn(move || {
+        let mut lost = false;
+        for client in listener.incoming().flatten() {
+            let server = TcpStream::connect(master).unwrap();
+            pass(&client, &server, || {
+                let cut = !lost && record.exists();
+                lost |= cut;
+                cut
+            });
+        }
+    });
+    address
+}
+
+/// Passes on what either end sends, until one of them ends or the connection is to be cut.
+fn pass(client: &TcpStream, server: &TcpStream, mut is_cut: impl FnMut() -> bool) {
+    let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+    std::thread::spawn(move || {
+        std::io::copy(&mut from, &mut to).ok();
+        to.shutdown(Shutdown::Write).ok();
+    });
+    let (mut client, mut server) = (client, server);
+    let mut piece = [0; 4096];
+    while let Ok(length) = server.read(&mut piece)
+        && length > 0
+        && !is_cut()
+        && client.write_all(&piece[..length]).is_ok()
+    {}
+    client.shutdown(Shutdown::Both).ok();
+    server.shutdown(Shutdown::Both).ok();
+}
+
+/// The statement and its signature are in the master's Machine. Once the admin has used its
+/// certificate, they get nobody another one: neither for a key of their own nor for the admin's.
+pub(crate) async fn the_statement_of_the_takeover_opens_nothing(first: &FirstMaster) {
+    let record = std::fs::read(first.at("data/bootstrap.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    let admin = KeyPair::from_pem(&std::fs::read_to_string(first.at("admin.key")).unwrap());
+    let copied = CertificateParams::default()
+        .serialize_request(&admin.unwrap())
+        .unwrap();
+    let thief = SoftMachine::new("thief", EkKind::P256);
+    let tls = first.anonymous().await;
+    let mut master = Connection::open(first.address, tls).await.unwrap();
+    for request in [thief.client_csr(), copied.der().to_vec()] {
+        let message = BootstrapAdmit {
+            admin_csr: Der::new(request).unwrap(),
+            statement: serde_json::from_value(record["statement"].clone()).unwrap(),
+            signature: serde_json::from_value(record["signature"].clone()).unwrap(),
+        };
+        let answer = master.post(BOOTSTRAP_ADMIT_PATH, &message).await;
+        let found = (answer.status, answer.json["code"].as_str());
+        let taken = (StatusCode::CONFLICT, Some("ALREADY_BOOTSTRAPPED"));
+        assert_eq!(found, taken, "{:?}", answer.json);
     }
 }
