@@ -1,18 +1,26 @@
-//! Decodes request bodies in Kubernetes' protobuf encoding: typed commands of kubectl (`kubectl
-//! create deployment`, `certificate approve`, `drain`, …) and typed clients send nothing else since
-//! v1.32.
+//! Kubernetes' protobuf encoding.
 //!
-//! A body is `k8s\0` and a message `runtime.Unknown` around the object. Decoding uses a table of
-//! field numbers, `fields.txt`, taken from upstream's protocol; an unknown field is an error, never
-//! dropped.
+//! Bodies of requests are decoded: typed commands of kubectl (`kubectl create deployment`,
+//! `certificate approve`, `drain`, …) and typed clients send nothing else since v1.32. Answers are
+//! encoded (`encode.rs`) for clients that accept nothing else.
+//!
+//! A document is `k8s\0` and a message `runtime.Unknown` around the object. Both ways use a table
+//! of field numbers, `fields.txt`, taken from upstream's protocol; an unknown field is an error,
+//! never dropped.
 
+mod encode;
 mod table;
+
+pub use encode::{List, TAIL, event, event_head, from_json, is_known, message_from_json};
 
 use base64::Engine;
 use master_schema::decode::{ValuesLeft, json_part};
 use master_schema::error::{ApiError, Reason, shown};
 use serde_json::{Map, Value};
 use table::{Cardinality, Field, FieldType};
+
+/// The media type.
+pub const MEDIA: &str = "application/vnd.kubernetes.protobuf";
 
 fn bad(text: impl Into<String>) -> ApiError {
     ApiError::new(
@@ -29,7 +37,12 @@ fn message_of(version: &str, kind: &str) -> Option<&'static [Field]> {
     }
     let (group, version) = version.split_once('/').unwrap_or(("core", version));
     let group = group.split('.').next().unwrap_or_default();
-    table::message(&format!("{group}.{version}.{kind}"))
+    let own = table::message(&format!("{group}.{version}.{kind}"));
+    // Status, and what discovery answers, are in the core's version.
+    own.or_else(|| match group {
+        "core" => table::message(&format!("meta.{version}.{kind}")),
+        _ => None,
+    })
 }
 
 /// Decodes a body.

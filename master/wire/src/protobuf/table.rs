@@ -1,11 +1,14 @@
-//! The table of messages, parsed from `fields.txt` at the first body in this encoding.
+//! The table of messages, parsed from `fields.txt` at the first document in this encoding.
 //!
 //! A line `@NAME` begins a message; a line `NUMBER JSON-NAME CONTENT` is a field of it. Content is
 //! `*` for a list or `%` for a map from text, then what each holds: `s` text, `B` bytes, `i`
 //! integer, `b` boolean, `T` and `U` times, `Q` a quantity, `I` a number or text, `R` and `F` JSON
 //! inside, `w` a message that is a bare list, `@NAME` another message; a `?` at the end says that
 //! an empty value means none. The JSON name `~` embeds a message in its parent.
+//!
+//! The list of each kind is not in the text: upstream numbers the fields of all lists alike.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
@@ -58,8 +61,41 @@ pub(super) struct Field {
 
 /// The fields of a message.
 pub(super) fn message(name: &str) -> Option<&'static [Field]> {
-    static MESSAGES: LazyLock<HashMap<&'static str, Vec<Field>>> = LazyLock::new(read);
+    static MESSAGES: LazyLock<Messages> = LazyLock::new(|| with_lists(read()));
     MESSAGES.get(name).map(Vec::as_slice)
+}
+
+/// The fields of each message, by its name.
+type Messages = HashMap<Cow<'static, str>, Vec<Field>>;
+
+/// Adds the list of each message that is an object.
+fn with_lists(messages: HashMap<&'static str, Vec<Field>>) -> Messages {
+    let mut all = Messages::new();
+    for (name, fields) in messages {
+        let metadata = FieldType::Message("meta.v1.ObjectMeta");
+        if fields.iter().any(|field| field.content == metadata) {
+            // One that is in the text counts.
+            all.entry(format!("{name}List").into())
+                .or_insert_with(|| list_of(name));
+        }
+        all.insert(name.into(), fields);
+    }
+    all
+}
+
+/// The fields of a list of these messages.
+fn list_of(name: &'static str) -> Vec<Field> {
+    let field = |number, name, cardinality, content| Field {
+        number,
+        name,
+        cardinality,
+        content: FieldType::Message(content),
+        optional: false,
+    };
+    vec![
+        field(1, "metadata", Cardinality::One, "meta.v1.ListMeta"),
+        field(2, "items", Cardinality::List, name),
+    ]
 }
 
 fn read() -> HashMap<&'static str, Vec<Field>> {
@@ -165,6 +201,20 @@ mod tests {
             );
         }
         assert_eq!(missing, Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_list_of_a_kind_has_upstreams_numbers() {
+        let numbers = |name| -> Vec<_> {
+            let fields = message(name).unwrap().iter();
+            fields.map(|field| (field.number, field.name)).collect()
+        };
+        let usual = [(1_u64, "metadata"), (2, "items")];
+        assert_eq!(numbers("core.v1.PodList"), usual);
+        assert_eq!(numbers("meta.v1.PartialObjectMetadataList"), usual);
+        let older = numbers("meta.v1beta1.PartialObjectMetadataList");
+        assert_eq!(older, [(2_u64, "metadata"), (1, "items")]);
+        assert!(message("core.v1.PodSpecList").is_none());
     }
 
     #[test]
