@@ -7,7 +7,7 @@ use crate::state::{ApiServer, Inner};
 use bytes::Bytes;
 use config_kube::identity;
 use http::request::Parts;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Limited};
 use master_admission::services;
@@ -146,7 +146,7 @@ impl ApiServer {
         {
             Ok(user) if authorizer.shuts_out(&user, request.uri().path()) => denied("Unauthorized"),
             Ok(user) => self.handle_as(request, user, peer).await,
-            Err(error) => respond(&error),
+            Err(error) => refusal(request.headers(), &error),
         }
     }
 
@@ -192,12 +192,12 @@ impl ApiServer {
         if let Err(error) = check_origin(request.method(), request.headers()) {
             let (about, took) = (About::path("", ""), began.elapsed());
             self.inner.metrics.count(&about, error.code, took);
-            return respond(&error);
+            return refusal(request.headers(), &error);
         }
         let mut request = request;
         let user = match impersonate(&self.inner.authorizer, user, request.headers_mut()).await {
             Ok(user) => user,
-            Err(error) => return respond(&error),
+            Err(error) => return refusal(request.headers(), &error),
         };
         if let Some(extensions) = self.extensions()
             && extensions.claims(request.uri().path())
@@ -215,7 +215,10 @@ impl ApiServer {
                 let routed = self.route(parts, query, content, user, peer, caller).await;
                 (routed, encoding)
             }
-            Err(error) => (Routed::refused(error), Encoding::default()),
+            Err(error) => (
+                Routed::refused(error),
+                Encoding::of(&parts.headers, "false"),
+            ),
         };
         let Routed {
             about,
@@ -475,6 +478,12 @@ impl ApiServer {
 fn name_in(content: &[u8]) -> Option<String> {
     let object: serde_json::Value = serde_json::from_slice(content).ok()?;
     Some(object.pointer("/metadata/name")?.as_str()?.to_owned())
+}
+
+/// The answer to a request that is refused before it is looked at.
+fn refusal(headers: &HeaderMap, error: &ApiError) -> Response<Body> {
+    let indented = "false";
+    master_wire::finish(respond(error), Encoding::of(headers, indented))
 }
 
 /// The answer to a denied caller.

@@ -8,9 +8,10 @@ use master_objects::StoredPart;
 use master_schema::error::{ApiError, Reason};
 use master_schema::validate::Fields;
 use master_store::Entry;
-use master_wire::respond::json_bytes;
+use master_wire::path::Verb;
+use master_wire::respond::{json_bytes, protobuf_bytes};
 use master_wire::table::{self, Include, Style};
-use master_wire::{Accept, Form};
+use master_wire::{Accept, Form, Syntax, protobuf};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -34,10 +35,27 @@ impl Call {
         Accept::parse(&self.headers)
     }
 
+    /// Refuses protobuf for a kind that has no message. Metadata alone can be read of any kind.
+    pub(super) fn check_form(&self, accept: Accept) -> Result<(), ApiError> {
+        let metadata = match accept.form {
+            Form::Partial(_) => true,
+            // The events of a watch are not in a list.
+            Form::PartialList(_) => self.target.verb != Verb::Watch,
+            Form::Object | Form::Table(_) => false,
+        };
+        if accept.syntax != Syntax::Protobuf
+            || (metadata && self.target.verb.reads())
+            || protobuf::is_known(&self.kind.api_version(), &self.kind.kind)
+        {
+            return Ok(());
+        }
+        Err(Accept::no_protobuf())
+    }
+
     /// An answer with one stored object.
     pub(super) fn object_answer(&self, status: StatusCode, entry: &Entry) -> Answer {
         let accept = self.accept()?;
-        if accept.form == Form::Object && !accept.yaml {
+        if accept.form == Form::Object && accept.syntax != Syntax::Yaml {
             let (head, kept) = (
                 master_objects::head(&self.kind, StoredPart::Whole),
                 master_objects::stored_bytes(&self.kind, entry, StoredPart::Whole)?,
@@ -49,7 +67,7 @@ impl Call {
             answer.extend_from_slice(b"\",");
             kept.put(&mut answer);
             answer.push(b'\n');
-            return Ok(json_bytes(status, answer));
+            return from_json(status, answer, accept);
         }
         let bare = matches!(accept.form, Form::Table(_))
             && Include::of(self.query.get("includeObject"))? != Include::Object;
@@ -117,22 +135,29 @@ impl Call {
         metadata: &Value,
         items: Vec<Value>,
     ) -> Answer {
-        let (kind, version) = match shape {
-            ListShape::Objects => (format!("{}List", self.kind.kind), self.kind.api_version()),
-            ListShape::Rows(style, _) => {
-                let table = table::with_rows(&self.kind, style, items, metadata);
-                return value_answer(StatusCode::OK, &table, accept);
-            }
-            ListShape::Partial(version) => {
-                let kind = "PartialObjectMetadataList";
-                (kind.to_owned(), version.to_owned())
-            }
-        };
+        if let ListShape::Rows(style, _) = shape {
+            let table = table::with_rows(&self.kind, style, items, metadata);
+            return value_answer(StatusCode::OK, &table, accept);
+        }
+        let (kind, version) = self.list_type(shape);
         let mut list =
             json!({"kind": kind, "apiVersion": version, "metadata": metadata, "items": []});
         // Moved: `json!` would copy them.
         list["items"] = Value::Array(items);
         value_answer(StatusCode::OK, &list, accept)
+    }
+
+    /// Kind and version of a list that is no table.
+    pub(super) fn list_type(&self, shape: ListShape) -> (String, String) {
+        match shape {
+            ListShape::Partial(version) => {
+                let kind = "PartialObjectMetadataList";
+                (kind.to_owned(), version.to_owned())
+            }
+            ListShape::Objects | ListShape::Rows(..) => {
+                (format!("{}List", self.kind.kind), self.kind.api_version())
+            }
+        }
     }
 
     /// How a table is to look.
@@ -164,7 +189,15 @@ impl Call {
     }
 }
 
-/// An answer with a value, in JSON or YAML.
+/// An answer that was made as JSON, in JSON or protobuf.
+fn from_json(status: StatusCode, bytes: Vec<u8>, accept: Accept) -> Answer {
+    Ok(match accept.syntax {
+        Syntax::Protobuf => protobuf_bytes(status, protobuf::from_json(&bytes)?),
+        Syntax::Json | Syntax::Yaml => json_bytes(status, bytes),
+    })
+}
+
+/// An answer with a value, in the form that the client accepts.
 ///
 /// # Errors
 /// The value can't be written in that form.
@@ -173,11 +206,11 @@ pub fn value_answer(status: StatusCode, value: &impl Serialize, accept: Accept) 
         let text = format!("the answer cannot be written as {form}: {error}");
         ApiError::new(Reason::InternalError, text)
     };
-    if !accept.yaml {
+    if accept.syntax != Syntax::Yaml {
         let written = serde_json::to_vec(value);
         let mut bytes = written.map_err(|error| unwritten("JSON", &error))?;
         bytes.push(b'\n');
-        return Ok(json_bytes(status, bytes));
+        return from_json(status, bytes, accept);
     }
     let written = serde_yaml_ng::to_string(value);
     let text = written.map_err(|error| unwritten("YAML", &error))?;

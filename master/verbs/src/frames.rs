@@ -1,8 +1,10 @@
-//! The lines of a watch: events, bookmarks and errors, in the form that the client accepts.
+//! The lines of a watch: events, bookmarks and errors, in the form that the client accepts; in
+//! protobuf, frames that begin with their length.
 
 use super::call::Call;
 use super::network_only;
 use bytes::Bytes;
+use http::header;
 use jiff::Timestamp;
 use master_objects::StoredPart;
 use master_schema::error::{ApiError, Reason};
@@ -10,7 +12,7 @@ use master_schema::registry::Kind;
 use master_schema::validate::Fields;
 use master_store::{Entry, Revision};
 use master_wire::table::{self, Include, Style};
-use master_wire::{Accept, Form};
+use master_wire::{Accept, Form, Syntax, protobuf};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -52,6 +54,10 @@ pub(super) struct Lines {
     metadata: Parts<Bytes>,
     /// What nodes get of each other's pods.
     network_only: Parts<Bytes>,
+    /// The messages of objects, in protobuf.
+    messages: Parts<Bytes>,
+    /// The messages of their metadata.
+    metadata_messages: Parts<Bytes>,
     /// Rows of tables.
     rows: Parts<Row>,
     /// How long a row lasts.
@@ -65,6 +71,8 @@ impl Default for Lines {
             whole: Parts::default(),
             metadata: Parts::default(),
             network_only: Parts::default(),
+            messages: Parts::default(),
+            metadata_messages: Parts::default(),
             rows: Parts::default(),
             row_age: ROW_AGE,
         }
@@ -154,6 +162,29 @@ impl Object<'_> {
         })
     }
 
+    /// Its event in protobuf, in pieces.
+    fn in_protobuf(&self, what: &str, part: StoredPart) -> Result<Vec<Bytes>, ApiError> {
+        let own = self.kind.api_version();
+        let (cached, version, name) = match part {
+            StoredPart::Whole => (&self.lines.messages, own.as_str(), self.kind.kind.as_str()),
+            StoredPart::Metadata(version) => {
+                let name = "PartialObjectMetadata";
+                (&self.lines.metadata_messages, version, name)
+            }
+        };
+        let message = cached.get(self, || {
+            let stored = self.stored(part)?;
+            let json = [self.head(part).as_bytes(), &stored, part.tail()].concat();
+            Ok(Bytes::from(protobuf::message_from_json(&json)?))
+        })?;
+        let head = protobuf::event_head(what, version, name, message.len())?;
+        Ok(vec![
+            head.into(),
+            message,
+            Bytes::from_static(protobuf::TAIL),
+        ])
+    }
+
     fn decoded(&self) -> Result<Fields, ApiError> {
         let entry = Entry {
             modified: self.revision,
@@ -229,6 +260,8 @@ pub(super) struct Frames {
     headings: bool,
     /// Whether of each pod only that is sent which other nodes' packet filters need.
     network_only: bool,
+    /// Whether they are in protobuf rather than JSON.
+    binary: bool,
 }
 
 impl Frames {
@@ -242,7 +275,11 @@ impl Frames {
         } else {
             call.accept()?
         };
-        if accept.yaml {
+        call.check_form(accept)?;
+        let binary = accept.syntax == Syntax::Protobuf;
+        // A WebSocket has a message for each line of JSON.
+        let in_lines = call.headers.contains_key(header::UPGRADE);
+        if accept.syntax == Syntax::Yaml || (binary && in_lines) {
             let text = "only the following media types are accepted: application/json, application/json;stream=watch";
             return Err(ApiError::new(Reason::NotAcceptable, text));
         }
@@ -255,7 +292,17 @@ impl Frames {
             include,
             headings: true,
             network_only: call.is_network_only()?,
+            binary,
         })
+    }
+
+    /// The media type of the watch.
+    pub(super) fn media(&self) -> &'static str {
+        if self.binary {
+            "application/vnd.kubernetes.protobuf;stream=watch"
+        } else {
+            "application/json"
+        }
     }
 
     /// An event as a line, in as many pieces as needed to share the object's bytes.
@@ -291,6 +338,10 @@ impl Frames {
                 return Ok(());
             }
         };
+        if self.binary {
+            put(object.in_protobuf(what, part)?, into);
+            return Ok(());
+        }
         let kept = object.stored(part)?;
         if kept.len() < SHARED {
             into.push_back(lines.get(kind, what, part, || {
@@ -378,7 +429,21 @@ impl Frames {
                 table
             }
         };
-        Bytes::from(json!({"type": "BOOKMARK", "object": object}).to_string() + "\n")
+        self.made("BOOKMARK", &object)
+    }
+
+    /// An error as a line.
+    pub(super) fn error(&self, error: &ApiError) -> Bytes {
+        self.made("ERROR", &error.to_status())
+    }
+
+    /// A line with an object that is not stored.
+    fn made(&self, what: &str, object: &Value) -> Bytes {
+        if self.binary {
+            // Bookmarks and errors have nothing that protobuf cannot express.
+            return protobuf::event(what, object).unwrap_or_default().into();
+        }
+        Bytes::from(json!({"type": what, "object": object}).to_string() + "\n")
     }
 }
 
@@ -394,11 +459,6 @@ fn put(pieces: Vec<Bytes>, into: &mut VecDeque<Bytes>) {
         line.extend_from_slice(piece);
     }
     into.push_back(line.into());
-}
-
-/// An error as a line.
-pub(super) fn error_line(error: &ApiError) -> Bytes {
-    Bytes::from(json!({"type": "ERROR", "object": error.to_status()}).to_string() + "\n")
 }
 
 #[cfg(test)]
@@ -454,6 +514,7 @@ mod tests {
             include,
             headings: true,
             network_only: false,
+            binary: false,
         }
     }
 
@@ -463,6 +524,7 @@ mod tests {
             include: Include::Metadata,
             headings: true,
             network_only,
+            binary: false,
         }
     }
 
@@ -512,6 +574,37 @@ mod tests {
                     let shared = line(&mut frames, &kind, "MODIFIED", &spoilt, &lines);
                     assert_eq!(shared.unwrap(), first, "{frames:?}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn an_event_in_protobuf_is_encoded_once_for_all_its_watchers() {
+        let (kind, spoilt) = (pods(), spoilt());
+        for letters in [1, 2 * SHARED] {
+            let (good, lines) = (pod("p", letters), lasting());
+            for form in [Form::Object, Form::Partial(V1), Form::Partial(BETA)] {
+                let mut frames = Frames {
+                    binary: true,
+                    ..objects(form, false)
+                };
+                let mut frame = |entry: &Entry| {
+                    let mut pieces = VecDeque::new();
+                    frames.event(&kind, "ADDED", entry, 7, &lines, &mut pieces)?;
+                    Ok::<Vec<u8>, ApiError>(pieces.iter().flatten().copied().collect())
+                };
+                let first = frame(&good).unwrap();
+                // A second look at the object would find nothing.
+                assert_eq!(frame(&spoilt).unwrap(), first);
+                let (length, event) = first.split_first_chunk().unwrap();
+                let length = usize::try_from(u32::from_be_bytes(*length)).unwrap();
+                assert_eq!(length, event.len());
+                let document = event.windows(4).position(|bytes| bytes == b"k8s\0");
+                let read = protobuf::decode(&event[document.unwrap()..]).unwrap();
+                let object = line(&mut objects(form, false), &kind, "ADDED", &good, &lines);
+                assert_eq!(read, object.unwrap()["object"]);
+                let error = frames.error(&ApiError::new(Reason::Expired, "too old"));
+                assert!(error[4..].starts_with(b"\x0a\x05ERROR"));
             }
         }
     }

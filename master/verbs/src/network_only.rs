@@ -5,7 +5,7 @@ use super::call::Call;
 use crate::authorize;
 use master_schema::error::{ApiError, Reason};
 use master_schema::validate::Fields;
-use master_wire::Form;
+use master_wire::{Form, Syntax};
 use serde_json::{Map, Value, json};
 
 /// The fields that remain of a pod's metadata, of its status, and of its containers.
@@ -31,7 +31,7 @@ impl Call {
             return Ok(false);
         }
         let accept = self.accept()?;
-        if accept.form != Form::Object || accept.yaml {
+        if accept.form != Form::Object || accept.syntax != Syntax::Json {
             let text = "a node gets the pods of other nodes as application/json only";
             return Err(ApiError::new(Reason::NotAcceptable, text));
         }

@@ -12,9 +12,9 @@ use master_schema::error::{ApiError, Reason, shown};
 use master_schema::registry::Kind;
 use master_schema::selector::Selector;
 use master_store::{Entry, Reader, Revision, StoreError};
-use master_wire::respond::json_bytes;
+use master_wire::respond::{json_bytes, protobuf_bytes};
 use master_wire::table::Include;
-use master_wire::{Form, Item, PIECE, Pieces};
+use master_wire::{Accept, Form, Item, PIECE, Pieces, Syntax, protobuf};
 use serde_json::{Value, json};
 
 /// Shared objects of a list after which other tasks run.
@@ -121,11 +121,15 @@ pub(super) async fn answer(call: &Call, page: &Page) -> Answer {
             json!({"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": items});
         return value_answer(StatusCode::OK, &list, accept);
     }
+    if accept.syntax == Syntax::Protobuf {
+        return protobuf_list(call, page, accept, turns).await;
+    }
+    let in_json = accept.syntax == Syntax::Json;
     let read = match accept.form {
-        Form::Object if !accept.yaml => {
+        Form::Object if in_json => {
             return list_bytes(&call.kind, page, StoredPart::Whole).await;
         }
-        Form::PartialList(version) if !accept.yaml => {
+        Form::PartialList(version) if in_json => {
             return list_bytes(&call.kind, page, StoredPart::Metadata(version)).await;
         }
         Form::Table(_) if Include::of(call.query.get("includeObject"))? != Include::Object => {
@@ -141,6 +145,20 @@ pub(super) async fn answer(call: &Call, page: &Page) -> Answer {
         items.push(call.list_item(shape, read(&call.kind, entry)?));
     }
     call.list_answer(accept, shape, &metadata, items)
+}
+
+/// A list in protobuf: its length comes before its items, so it is held until it is read, but no
+/// item is held decoded.
+async fn protobuf_list(call: &Call, page: &Page, accept: Accept, mut turns: Turns) -> Answer {
+    let shape = call.list_shape(accept)?;
+    let (kind, version) = call.list_type(shape);
+    let mut list = protobuf::List::new(&version, &kind, &page.metadata())?;
+    for entry in &page.entries {
+        turns.hold(entry.value.len()).await;
+        let object = master_objects::decode(&call.kind, entry)?;
+        list.push(&call.list_item(shape, object))?;
+    }
+    Ok(protobuf_bytes(StatusCode::OK, list.finish()))
 }
 
 /// An object of a list: its revision, and what is answered of it.

@@ -41,6 +41,11 @@ pub async fn run(server: &ServerParts<'_>, call: Call, content: Body) -> Answer 
     {
         return Err(ApiError::new(Reason::MethodNotAllowed, why.clone()));
     }
+    // Before anything is written or ordered. What is passed on to a node may have any form, and a
+    // watch has forms of its own.
+    if !call.target.is_stream() {
+        call.check_form(call.accept()?)?;
+    }
     call.check_write_options()?;
     let creates = call.target.verb == Verb::Create && call.target.name.is_empty();
     let (review, reader) = (call.kind.review, server.reader);

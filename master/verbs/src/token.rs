@@ -1,6 +1,6 @@
 //! Issues service account tokens on request (`serviceaccounts/NAME/token`, TokenRequest).
 
-use super::answer::Answer;
+use super::answer::{Answer, value_answer};
 use super::call::{Call, stored};
 use config_kube::k8s_openapi::api::authentication::v1::TokenRequest;
 use http::StatusCode;
@@ -13,7 +13,6 @@ use master_schema::object::{meta_text, metadata};
 use master_schema::validate::{Faults, FieldPath, Fields, get, items, limits, object, text};
 use master_store::Reader;
 use master_wire::path::Target;
-use master_wire::respond::json_bytes;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -109,10 +108,9 @@ async fn make(
         "status".to_owned(),
         json!({"token": token, "expirationTimestamp": shown.to_string()}),
     );
-    Ok(json_bytes(
-        StatusCode::CREATED,
-        Value::Object(request).to_string().into_bytes(),
-    ))
+    // A table, or metadata alone, would show no token.
+    let accept = call.accept()?.plain();
+    value_answer(StatusCode::CREATED, &Value::Object(request), accept)
 }
 
 async fn read(call: &Call, content: Body) -> Result<Fields, ApiError> {

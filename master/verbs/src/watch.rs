@@ -1,5 +1,5 @@
-//! Watch: the store's events as lines of JSON, selected, with bookmarks; over WebSocket a message
-//! for each line.
+//! Watch: the store's events as lines of JSON or frames of protobuf, selected, with bookmarks; over
+//! WebSocket a message for each line.
 //!
 //! A watch is the body of its answer: it works only while its client reads. It ends at its time
 //! limit, when the server drains, when its caller is denied, and (with an `ERROR` event) when it
@@ -7,7 +7,7 @@
 
 use super::answer::Answer;
 use super::call::Call;
-use super::frames::{DELETED, Frames, Lines, SHARED, error_line};
+use super::frames::{DELETED, Frames, Lines, SHARED};
 use super::page::META;
 use super::read::{matches, revision};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -120,7 +120,9 @@ pub(super) async fn watch(
     } = beginning(reader, initial, requested, &prefix).await?;
     let stream = match reader.watch(&prefix, after).await {
         Ok(stream) => stream,
-        Err(error @ StoreError::Compacted { .. }) => return Ok(answer_error(&too_old(&error))),
+        Err(error @ StoreError::Compacted { .. }) => {
+            return Ok(answer_error(&frames, &too_old(&error)));
+        }
         Err(error) => return Err(store_error(error)),
     };
     let denied = denials.changed();
@@ -136,6 +138,7 @@ pub(super) async fn watch(
     let now = Instant::now();
     let deadline = now + life.min(MAX_DURATION);
     let interval = if single { LONE } else { BOOKMARKS };
+    let media = frames.media();
     let watch = Watch {
         denied,
         selector,
@@ -156,7 +159,8 @@ pub(super) async fn watch(
         _slot: slot,
         call,
     };
-    let answer = answer(StreamBody::new(stream::unfold(watch, step)).boxed_unsync());
+    let events = StreamBody::new(stream::unfold(watch, step)).boxed_unsync();
+    let answer = answer(events, media);
     Ok(carry(answer))
 }
 
@@ -262,12 +266,11 @@ fn jitter(of: Duration) -> Duration {
     of * random / 256
 }
 
-fn answer(body: Body) -> Response<Body> {
+fn answer(body: Body, media: &'static str) -> Response<Body> {
     let mut response = Response::new(body);
-    response.headers_mut().insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("application/json"),
-    );
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(media));
     response.headers_mut().insert(
         header::CACHE_CONTROL,
         HeaderValue::from_static("no-cache, private"),
@@ -286,8 +289,8 @@ fn too_old(error: &StoreError) -> ApiError {
 }
 
 /// A watch that consists of one error.
-fn answer_error(error: &ApiError) -> Response<Body> {
-    answer(master_client::body(error_line(error)))
+fn answer_error(frames: &Frames, error: &ApiError) -> Response<Body> {
+    answer(master_client::body(frames.error(error)), frames.media())
 }
 
 /// The next frame of the body: everything that is ready, with small pieces joined.
@@ -366,7 +369,7 @@ impl Watch {
 
     fn or_end(&mut self, outcome: Result<(), ApiError>) {
         if let Err(error) = outcome {
-            self.ready.push_back(error_line(&error));
+            self.ready.push_back(self.frames.error(&error));
             self.ended = true;
         }
     }
@@ -398,7 +401,7 @@ impl Watch {
         match batch {
             Some(Ok(batch)) => self.take(&batch).await,
             Some(Err(error)) => {
-                self.ready.push_back(error_line(&too_old(&error)));
+                self.ready.push_back(self.frames.error(&too_old(&error)));
                 self.ended = true;
             }
             None if Instant::now() >= self.deadline => self.ended = true,

@@ -1,7 +1,12 @@
 //! Content negotiation: the form in which an answer is sent.
 
+use crate::protobuf;
 use http::{HeaderMap, header};
 use master_schema::error::{ApiError, Reason};
+
+/// What a client is told that accepts none of the forms of an answer.
+const ACCEPTED: &str =
+    "only the following media types are accepted: application/json, application/yaml";
 
 /// How objects are represented in an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,13 +21,24 @@ pub enum Form {
     PartialList(&'static str),
 }
 
+/// How an answer is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Syntax {
+    /// JSON.
+    Json,
+    /// YAML.
+    Yaml,
+    /// Kubernetes' protobuf encoding.
+    Protobuf,
+}
+
 /// The encoding and representation of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Accept {
     /// The representation.
     pub form: Form,
-    /// Whether it is written as YAML rather than JSON.
-    pub yaml: bool,
+    /// How it is written.
+    pub syntax: Syntax,
 }
 
 /// One acceptable media type.
@@ -112,10 +128,13 @@ impl Accept {
     /// Plain JSON objects.
     pub const JSON: Self = Self {
         form: Form::Object,
-        yaml: false,
+        syntax: Syntax::Json,
     };
 
-    /// Parses the Accept headers; the most preferred form that the server supports wins.
+    /// Parses the Accept headers; the most preferred form that the server supports wins, except
+    /// that protobuf comes last, whatever its weight and place. Nearly all clients that name it
+    /// also name JSON, and get that: it is sent from the stored bytes, while protobuf is encoded
+    /// for each answer. So protobuf is for clients that accept nothing else.
     ///
     /// # Errors
     /// The client accepts none of the forms that the server can write (406).
@@ -141,10 +160,12 @@ impl Accept {
         if !wanted {
             return Ok(Self::JSON);
         }
+        let mut last = None;
         for media in media(headers) {
-            let yaml = match media.kind {
-                "application/json" | "*/*" | "application/*" => false,
-                "application/yaml" => true,
+            let syntax = match media.kind {
+                "application/json" | "*/*" | "application/*" => Syntax::Json,
+                "application/yaml" => Syntax::Yaml,
+                protobuf::MEDIA => Syntax::Protobuf,
                 _ => continue,
             };
             if !matches!(media.parameter("stream"), "" | "watch") {
@@ -161,13 +182,25 @@ impl Accept {
                 }
                 _ => continue,
             };
-            if possible(form) {
-                return Ok(Self { form, yaml });
+            let binary = syntax == Syntax::Protobuf;
+            // Tables have no message.
+            if !possible(form) || (binary && matches!(form, Form::Table(_))) {
+                continue;
             }
+            if !binary {
+                return Ok(Self { form, syntax });
+            }
+            last = last.or(Some(Self { form, syntax }));
         }
-        let text =
-            "only the following media types are accepted: application/json, application/yaml";
-        Err(ApiError::new(Reason::NotAcceptable, text))
+        last.ok_or_else(|| {
+            let text = format!("{ACCEPTED}, {}", protobuf::MEDIA);
+            ApiError::new(Reason::NotAcceptable, text)
+        })
+    }
+
+    /// The error that an answer has no form in protobuf, and the client accepts nothing else.
+    pub fn no_protobuf() -> ApiError {
+        ApiError::new(Reason::NotAcceptable, ACCEPTED)
     }
 
     /// The same encoding, with full objects.
@@ -219,9 +252,8 @@ mod tests {
         );
         let protobuf = "application/vnd.kubernetes.protobuf,application/json";
         assert_eq!(Accept::parse(&headers(protobuf)).unwrap(), Accept::JSON);
-        assert!(Accept::parse(&headers("application/yaml")).unwrap().yaml);
-        let error = Accept::parse(&headers("application/vnd.kubernetes.protobuf")).unwrap_err();
-        assert_eq!(error.code, 406);
+        let yaml = Accept::parse(&headers("application/yaml")).unwrap();
+        assert_eq!(yaml.syntax, Syntax::Yaml);
         let discovery =
             "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
         assert_eq!(Accept::discovery(&headers(discovery)), Some("v2"));
@@ -248,18 +280,56 @@ mod tests {
     }
 
     #[test]
+    fn protobuf_is_for_clients_that_accept_nothing_else() {
+        let protobuf = |form| Accept {
+            form,
+            syntax: Syntax::Protobuf,
+        };
+        for (accept, expected) in [
+            (
+                "application/vnd.kubernetes.protobuf",
+                protobuf(Form::Object),
+            ),
+            (
+                "application/vnd.kubernetes.protobuf;stream=watch",
+                protobuf(Form::Object),
+            ),
+            (
+                "application/vnd.kubernetes.protobuf, text/html",
+                protobuf(Form::Object),
+            ),
+            (
+                "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;\
+                 g=meta.k8s.io;v=v1, application/vnd.kubernetes.protobuf;q=0.5",
+                protobuf(Form::PartialList("meta.k8s.io/v1")),
+            ),
+            (
+                "application/vnd.kubernetes.protobuf, application/json;q=0.1",
+                Accept::JSON,
+            ),
+            ("application/vnd.kubernetes.protobuf, */*", Accept::JSON),
+        ] {
+            assert_eq!(
+                Accept::parse(&headers(accept)).unwrap(),
+                expected,
+                "{accept}"
+            );
+        }
+        let refused = Accept::parse(&headers(
+            "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io",
+        ));
+        assert_eq!(refused.unwrap_err().code, 406);
+    }
+
+    #[test]
     fn weights_count_before_the_order() {
         let yaml = "application/json;q=0.5, application/yaml;q=0.9, */*;q=0.1";
-        assert!(Accept::parse(&headers(yaml)).unwrap().yaml);
-        assert!(
-            !Accept::parse(&headers("*/*, application/json"))
-                .unwrap()
-                .yaml
-        );
-        assert!(
-            Accept::parse(&headers("*/*, application/yaml"))
-                .unwrap()
-                .yaml,
+        let syntax = |accept| Accept::parse(&headers(accept)).unwrap().syntax;
+        assert_eq!(syntax(yaml), Syntax::Yaml);
+        assert_eq!(syntax("*/*, application/json"), Syntax::Json);
+        assert_eq!(
+            syntax("*/*, application/yaml"),
+            Syntax::Yaml,
             "the specific one counts first"
         );
         assert_eq!(

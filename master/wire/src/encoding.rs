@@ -1,5 +1,7 @@
 //! The encoding of an answer: compressed if large, indented if a person reads it.
 
+use crate::respond::refusal_in_protobuf;
+use crate::{Accept, Syntax, protobuf};
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -28,6 +30,8 @@ pub struct Encoding {
     /// Whether the client accepts gzip.
     pub gzip: bool,
     pretty: bool,
+    /// Whether an error is written in protobuf.
+    protobuf: bool,
 }
 
 impl Encoding {
@@ -47,7 +51,12 @@ impl Encoding {
                 .any(|program| agent.starts_with(program)),
             asked => matches!(asked, "1" | "t" | "T" | "true" | "TRUE" | "True"),
         };
-        Self { gzip, pretty }
+        let accept = Accept::parse(headers);
+        Self {
+            gzip,
+            pretty,
+            protobuf: accept.is_ok_and(|accept| accept.syntax == Syntax::Protobuf),
+        }
     }
 }
 
@@ -60,7 +69,12 @@ fn takes_gzip(coding: &str) -> bool {
 
 /// Encodes an answer as the client wants it, piece by piece as the client reads it. Streams are
 /// left unchanged.
-pub fn finish(mut response: Response<Body>, encoding: Encoding) -> Response<Body> {
+pub fn finish(response: Response<Body>, encoding: Encoding) -> Response<Body> {
+    let mut response = if encoding.protobuf {
+        refusal_in_protobuf(response)
+    } else {
+        response
+    };
     let Some(size) = response.body().size_hint().exact() else {
         return response;
     };
@@ -73,7 +87,8 @@ pub fn finish(mut response: Response<Body>, encoding: Encoding) -> Response<Body
         .and_then(|value| value.to_str().ok())
         .unwrap_or_default();
     let pretty = encoding.pretty && kind == "application/json";
-    let objects = kind.starts_with("application/json") || kind == "application/yaml";
+    let objects = kind.starts_with("application/json")
+        || matches!(kind, "application/yaml" | protobuf::MEDIA);
     let gzip = encoding.gzip && objects && size > LARGE;
     if pretty || gzip {
         // From here on the body does not tell how much there is of it.
@@ -211,7 +226,7 @@ mod tests {
     async fn only_large_answers_are_compressed_and_come_back_whole() {
         let encoding = Encoding {
             gzip: true,
-            pretty: false,
+            ..Encoding::default()
         };
         let small = finish(answer("[]".to_owned()), encoding);
         assert!(!small.headers().contains_key(header::CONTENT_ENCODING));

@@ -3,7 +3,7 @@
 //! - [`path`]: method, path and query as a [`path::Target`]
 //! - [`Accept`]: the form in which a client wants objects; [`table`]: objects as tables or as
 //!   metadata alone
-//! - [`protobuf`]: bodies in Kubernetes' own encoding
+//! - [`protobuf`]: bodies and answers in Kubernetes' own encoding
 //! - [`Pieces`]: long lists, made as their reader takes them; [`Continue`]: where the next page of
 //!   a list begins
 //! - [`checks`]: what the health endpoints say
@@ -22,7 +22,7 @@ pub mod protobuf;
 pub mod respond;
 pub mod table;
 
-pub use accept::{Accept, Form};
+pub use accept::{Accept, Form, Syntax};
 pub use encoding::{Encoding, finish};
 pub use page_token::Continue;
 pub use pieces::{Item, PIECE, Pieces};

@@ -24,6 +24,7 @@ mod node_labels;
 mod nonsense;
 mod pod_proxies;
 mod power;
+mod protobuf;
 mod python;
 mod retired;
 mod rights;
