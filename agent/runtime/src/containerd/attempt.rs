@@ -1,6 +1,7 @@
 //! The start of an attempt: its record, its root file system, its task.
 
 use super::Containerd;
+use super::mounts::with_state;
 use crate::c_strings;
 use crate::labels::{self, End, Record};
 use crate::log::Fifos;
@@ -188,7 +189,7 @@ impl Containerd {
         let Some(id) = &spec.target else {
             return Ok(None);
         };
-        let task = self.task(id).await?;
+        let task = with_state(|| self.task(id)).await?;
         let running = task.filter(|task| task.status == TaskStatus::Running as i32);
         let name = &spec.key.container;
         let text = format!("the container that {name} is to look into does not run");

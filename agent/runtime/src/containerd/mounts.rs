@@ -9,6 +9,13 @@ use agent_sys::mount::Limits;
 use agent_sys::mounted::{Mounted, Namespace, own};
 use containerd_client::types::v1::{Process, Status};
 use std::io;
+use std::time::{Duration, Instant};
+
+/// How long a task's state is asked for while its shim does not answer containerd in time (2 s), as
+/// on a busy machine.
+const STATE_LIMIT: Duration = Duration::from_secs(60);
+/// Pause between two questions.
+const STATE_PAUSE: Duration = Duration::from_millis(500);
 
 impl Containerd {
     /// Makes sure that what the container sees is what it was to see, and no more can be done with
@@ -44,9 +51,15 @@ impl Containerd {
             Ok(mount_fault(&wanted.concat(), &mounts))
         });
         // No process got the number meanwhile, if the container's still has it.
-        let (task, found) = tokio::join!(self.task(id), compared);
+        let (task, found) = tokio::join!(with_state(|| self.task(id)), compared);
         let (task, found) = (task?, found?);
         let is_made = |task: &Process| task.pid == pid && task.status == Status::Created as i32;
+        if task.as_ref().is_some_and(is_unknown) {
+            let seconds = STATE_LIMIT.as_secs();
+            return Err(fault(format!(
+                "containerd did not learn in {seconds} s whether its process is there"
+            )));
+        }
         if !task.as_ref().is_some_and(is_made) {
             return Err(fault("its process ended before it was started".to_owned()));
         }
@@ -57,6 +70,25 @@ impl Containerd {
         // The runtime drops what its root's mount refuses, so it can't be said before. Devices are
         // in the container's /dev alone.
         blocking(move || namespace.ignore_devices_of_root()).await
+    }
+}
+
+fn is_unknown(task: &Process) -> bool {
+    task.status == Status::Unknown as i32
+}
+
+/// Looks at a task until its state is known, but not for ever.
+pub(super) async fn with_state<F>(mut look: impl FnMut() -> F) -> Result<Option<Process>, Error>
+where
+    F: Future<Output = Result<Option<Process>, Error>>,
+{
+    let begun = Instant::now();
+    loop {
+        let task = look().await?;
+        if !task.as_ref().is_some_and(is_unknown) || begun.elapsed() >= STATE_LIMIT {
+            return Ok(task);
+        }
+        tokio::time::sleep(STATE_PAUSE).await;
     }
 }
 
@@ -76,4 +108,30 @@ async fn blocking<T: Send + 'static>(
     let done = tokio::task::spawn_blocking(work).await;
     let done = done.map_err(|error| Error::caused(ErrorClass::Create, doing, error))?;
     done.map_err(|error| Error::caused(ErrorClass::Create, doing, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_whose_shim_does_not_answer_is_asked_for_again() {
+        let mut answers = vec![Status::Created, Status::Unknown, Status::Unknown];
+        let look = || {
+            let status = answers.pop().expect("a question too many") as i32;
+            let process = Process {
+                status,
+                ..Process::default()
+            };
+            std::future::ready(Ok(Some(process)))
+        };
+        let task = with_state(look).await.unwrap().unwrap();
+        assert_eq!(task.status, Status::Created as i32);
+        assert!(
+            with_state(|| std::future::ready(Ok(None)))
+                .await
+                .unwrap()
+                .is_none()
+        );
+    }
 }
