@@ -91,9 +91,11 @@ pub(crate) struct Worker {
     known: Option<Arc<Pod>>,
     sandbox: PodSandbox,
     written: Option<PodStatus>,
-    /// The UID of the object at which the API shows the pod, and whether what was written is there.
+    /// The UID of the object at which the API shows the pod, whether what was written is there, and
+    /// when it was written.
     shown_as: Option<String>,
     is_reported: bool,
+    reported_at: Option<Instant>,
     /// When this kubelet saw the pod first, until it runs.
     seen_at: Option<Instant>,
     refused: Option<Refusal>,
@@ -173,6 +175,7 @@ impl Worker {
             written: None,
             shown_as: None,
             is_reported: false,
+            reported_at: None,
             seen_at: Some(Instant::now()),
             refused: None,
             allocation,
@@ -281,6 +284,9 @@ impl Worker {
             now,
         };
         let mut plan = plan(facts);
+        if let Some(at) = self.rewrite_at(pod, now).filter(|at| *at > now) {
+            plan.wake_at(at);
+        }
         let report = if let Some(until) = quiet_until(facts) {
             plan.wake_at(until);
             None

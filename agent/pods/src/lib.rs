@@ -65,6 +65,6 @@ pub use preempt::victims;
 pub use recover::recover;
 pub use replacing::quiet_until;
 pub use resize::{Pending, as_given, as_running, given, has_other_needs, is_resized, needs};
-pub use status::{Addresses, Refusal, base, change, status};
+pub use status::{Addresses, Refusal, base, change, differs, status};
 pub use users::users_fault;
 pub use words::{WaitEvent, killing, resize, start_failed, waits};

@@ -71,6 +71,31 @@ pub fn base(pod: &Pod, written: Option<&PodStatus>) -> PodStatus {
     base
 }
 
+/// Whether the master's object says something else of the phase, or of the conditions that the
+/// kubelet wrote: the write has yet to come back, or somebody else has written since, as the
+/// controller does that makes the pods of a silent node not ready.
+pub fn differs(pod: &Pod, written: &PodStatus) -> bool {
+    let none = PodStatus::default();
+    let found = pod.status.as_ref().unwrap_or(&none);
+    let is_said = |own: &PodCondition| {
+        let mut conditions = found.conditions.iter().flatten();
+        conditions.any(|condition| words_of(condition) == words_of(own))
+    };
+    let phase = found.phase.as_ref();
+    let is_other_phase = phase != written.phase.as_ref() && !is_last(phase);
+    is_other_phase || !written.conditions.iter().flatten().all(is_said)
+}
+
+/// What a condition says; no text is the same as an empty one.
+fn words_of(condition: &PodCondition) -> [&str; 4] {
+    [
+        &condition.type_,
+        &condition.status,
+        condition.reason.as_deref().unwrap_or_default(),
+        condition.message.as_deref().unwrap_or_default(),
+    ]
+}
+
 /// Whether a pod in this phase is over.
 fn is_last(phase: Option<&String>) -> bool {
     phase.is_some_and(|phase| matches!(phase.as_str(), "Succeeded" | "Failed"))
@@ -583,5 +608,34 @@ mod tests {
             *last,
             json!({"$patch": "delete", "type": "PodResizePending"})
         );
+    }
+
+    #[test]
+    fn what_others_wrote_over_the_kubelets_words_differs_and_what_they_added_does_not() {
+        let read = |status: Value| -> PodStatus { serde_json::from_value(status).unwrap() };
+        let written = read(json!({"phase": "Running",
+            "conditions": [{"type": "Ready", "status": "True"}]}));
+        let is_other = |phase: &str, conditions: Value| {
+            let status = read(json!({"phase": phase, "conditions": conditions}));
+            let pod = Pod {
+                status: Some(status),
+                ..Pod::default()
+            };
+            differs(&pod, &written)
+        };
+        let ready = json!({"type": "Ready", "status": "True", "reason": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let added = json!({"type": "example.com/gate", "status": "False"});
+        assert!(!is_other("Running", json!([added, ready])));
+        assert!(!is_other("Failed", json!([ready])), "the last phase stays");
+        assert!(is_other("Pending", json!([ready])));
+        assert!(is_other("Running", json!([added])));
+        for other in [
+            json!({"type": "Ready", "status": "False", "reason": "NodeNotReady"}),
+            json!({"type": "Ready", "status": "True", "message": "m"}),
+        ] {
+            assert!(is_other("Running", json!([other])), "{other}");
+        }
+        assert!(differs(&Pod::default(), &written));
     }
 }

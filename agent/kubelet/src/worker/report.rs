@@ -5,15 +5,29 @@ use crate::cleanup;
 use crate::names::pod_path;
 use crate::shared::Shared;
 use agent_api::{ApiError, STRATEGIC_MERGE, send};
-use agent_pods::{PodFacts, base, change, status};
+use agent_pods::{PodFacts, base, change, differs, later, status};
 use agent_resources::TimedWork;
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
+use jiff::Timestamp;
 use serde_json::json;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::time::error::Elapsed;
 
+/// How long a write may take to come back by the watch. If the master's object still differs after
+/// that, another writer is assumed. Also the least time between two writes of the same status.
+pub(super) const ECHO: Duration = Duration::from_secs(10);
+
 impl Worker {
+    /// When the same status is to be written again, as the master's object says something else. Not
+    /// for a static pod: its mirror is not compared here.
+    pub(super) fn rewrite_at(&self, pod: &Pod, now: Timestamp) -> Option<Timestamp> {
+        let is_shown = self.is_reported && self.shown_as == pod.metadata.uid;
+        let written = self.written.as_ref().filter(|_| is_shown)?;
+        let age = self.reported_at?.elapsed();
+        differs(pod, written).then(|| later(now, ECHO.saturating_sub(age)))
+    }
+
     /// Writes the status where it differs from what was written last; returns what is written now.
     /// The status is the one at the call; who waits for the answer may do something else meanwhile.
     /// A conflict is an error like others: the same status is sent again, or the watch tells that
@@ -33,7 +47,10 @@ impl Worker {
             &messages,
         );
         self.found.set(&status);
-        let is_known = self.is_reported && self.written.as_ref() == Some(&status);
+        let is_due = |at| at <= facts.now;
+        let is_known = self.is_reported
+            && self.written.as_ref() == Some(&status)
+            && !self.rewrite_at(pod, facts.now).is_some_and(is_due);
         let uid = self.shown_as.clone();
         let (shared, pod, path) = (self.shared.clone(), pod.clone(), pod_path(&self.pod));
         let begun = Instant::now();
@@ -87,6 +104,9 @@ impl Worker {
         match report {
             Ok(Ok(status)) => {
                 self.count_start(pod, status.as_ref());
+                if status.is_some() {
+                    self.reported_at = Some(Instant::now());
+                }
                 self.written = status.or(self.written.take());
                 self.is_reported = true;
                 true

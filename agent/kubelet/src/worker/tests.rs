@@ -321,10 +321,15 @@ async fn volumes_that_are_still_being_made_at_a_pod_s_end_are_gone_with_it() {
 #[derive(Debug, Default)]
 pub(super) struct Taking {
     pub(super) away: AtomicBool,
+    /// The statuses that were sent.
+    statuses: Mutex<Vec<Bytes>>,
 }
 
 impl Api for Taking {
-    fn call(&self, _call: Call) -> Answer<'_, Bytes> {
+    fn call(&self, call: Call) -> Answer<'_, Bytes> {
+        if call.path.ends_with("/status") {
+            self.statuses.lock().unwrap().push(call.body);
+        }
         let answer = if self.away.load(Ordering::Relaxed) {
             Err(ApiError::Transport("it is away".into()))
         } else {
@@ -658,4 +663,27 @@ async fn an_evicted_pod_gives_back_what_it_took_while_the_master_is_away() {
     holder.master.away.store(false, Ordering::Relaxed);
     holder.step().await;
     assert!(holder.has_given_back());
+}
+
+#[tokio::test]
+async fn a_status_that_somebody_else_wrote_over_is_written_again() {
+    let started_at = Timestamp::now();
+    let runs = ContainerState::Running { started_at };
+    let mut holder = Box::pin(Holder::new("Always", runs)).await;
+    // Not at once: what the watch shows is older than what was written.
+    holder.step().await;
+    assert!(holder.step().await <= report::ECHO);
+    assert_eq!(holder.master.statuses.lock().unwrap().len(), 1);
+    let mut status = holder.worker.written.clone();
+    for (reason, writes) in [(None, 1), (Some("NodeNotReady".to_owned()), 2)] {
+        let conditions = status.as_mut().unwrap().conditions.as_mut().unwrap();
+        let ready = conditions.iter_mut().find(|one| one.type_ == "Ready");
+        ready.unwrap().reason = reason;
+        Arc::make_mut(&mut holder.pod).status.clone_from(&status);
+        holder.worker.reported_at = Instant::now().checked_sub(report::ECHO);
+        for _ in 0..2 {
+            holder.step().await;
+            assert_eq!(holder.master.statuses.lock().unwrap().len(), writes);
+        }
+    }
 }
