@@ -216,7 +216,7 @@ impl SliceLine {
             service: self.service,
             ports: ports(self.ports, port)?,
             endpoints: endpoints.collect(),
-            // No connection is led by a snapshot.
+            // Snapshots answer names alone; the proxy does not route by them.
             foreign: false,
         };
         let key = Key {

@@ -277,7 +277,7 @@ impl Frames {
         };
         call.check_form(accept)?;
         let binary = accept.syntax == Syntax::Protobuf;
-        // A WebSocket has a message for each line of JSON.
+        // A WebSocket has a message for each line of JSON, and none for frames of protobuf.
         let in_lines = call.headers.contains_key(header::UPGRADE);
         if accept.syntax == Syntax::Yaml || (binary && in_lines) {
             let text = "only the following media types are accepted: application/json, application/json;stream=watch";
