@@ -118,9 +118,10 @@ async fn fetch_in_child(platform: Platform) -> Result<Result<Vec<u8>, u8>, Error
         path: PathBuf::from("agent"),
         source,
     };
-    let program = std::env::current_exe().map_err(fault)?;
-    let mut command = Command::new(program);
+    // Another user may not reach this program by its path: it may lie in the home of root.
+    let mut command = Command::new("/proc/self/exe");
     command
+        .arg0("agent")
         .args(["metadata-fetch", "--platform", platform.label()])
         .env_clear()
         .current_dir("/");

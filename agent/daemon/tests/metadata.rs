@@ -254,7 +254,14 @@ fn the_command_brings_the_network_up_fetches_and_takes_it_down() {
     tests_support::network::with_peer(&[(HOST, 16)], serving, || {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("metadata");
-        let mut agent = Command::new(env!("CARGO_BIN_EXE_agent"));
+        // Where no other user may look, as in the home of root.
+        let home = tempfile::Builder::new()
+            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700))
+            .tempdir_in(env!("CARGO_TARGET_TMPDIR"))
+            .expect("a folder");
+        let program = home.path().join("agent");
+        std::fs::hard_link(env!("CARGO_BIN_EXE_agent"), &program).expect("a second name");
+        let mut agent = Command::new(program);
         agent
             .args([
                 "metadata",
