@@ -34,7 +34,7 @@
 //!   config maps, secrets, tokens), `cleanup`, `names`.
 //! - The node: `preemption` and `shutdown` (graceful node shutdown).
 //! - All: `kubelet` (makes and runs the tasks), `shared` (what they share), `config`, `configz`
-//!   (`/configz`), `drain`, `decoders` (for fuzz targets).
+//!   (`/configz`), `drain`.
 //!
 //! Channels: a `watch` from `pods` to each worker (the desired pod), a `Notify` to each worker
 //! (something changed, look), a `watch` from each worker to `pressure` (the evicted pod has given
@@ -45,8 +45,6 @@ mod cleanup;
 mod cluster;
 mod config;
 mod configz;
-#[doc(hidden)]
-pub mod decoders;
 mod desired;
 mod drain;
 mod garbage;

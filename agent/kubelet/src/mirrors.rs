@@ -3,7 +3,7 @@
 
 use crate::shared::Shared;
 use agent_api::{ApiError, JSON, send};
-use config_kube::k8s_openapi::api::core::v1::Pod;
+use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 use config_static_pods::{Mirror, Step, mirror_of, steps};
 use http::Method;
 use serde_json::json;
@@ -53,6 +53,13 @@ impl Mirrors {
         let known = self.known();
         let mirror = known.iter().find(|one| one.shows(pod) && !one.deleted);
         mirror.map(|mirror| mirror.uid.clone())
+    }
+
+    /// The phase and the conditions of a mirror.
+    pub(crate) fn status(&self, uid: &str) -> Option<PodStatus> {
+        let known = self.known();
+        let mirror = known.iter().find(|one| one.uid == uid);
+        mirror.map(|mirror| mirror.status.clone())
     }
 
     /// The UID of the pod that an object of the API shows.
@@ -157,6 +164,7 @@ mod tests {
             uid: uid.to_owned(),
             of: pod.metadata.uid.clone().unwrap(),
             deleted: false,
+            status: PodStatus::default(),
         };
         let mirrors = Mirrors::default();
         mirrors.listed(vec![

@@ -166,7 +166,9 @@ impl Pods {
         for pod in pods {
             self.want(pod);
         }
+        let mirrored: Vec<String> = mirrors.iter().map(|one| one.of.clone()).collect();
         self.shared.mirrors.listed(mirrors);
+        mirrored.iter().for_each(|uid| self.wake(uid));
         self.shared.listed.store(true, Ordering::Release);
         if let Some(view) = &self.shared.config.cluster {
             view.host_ports_are_listed();
@@ -196,7 +198,7 @@ impl Pods {
             .collect()
     }
 
-    /// Records a mirror, and wakes its pod's task to report its status.
+    /// Records a mirror, and wakes its pod's task to compare its status.
     fn take_mirror(&self, object: Value, there: bool) {
         let Some(mirror) = mirror(object) else { return };
         let of = mirror.of.clone();
@@ -205,7 +207,12 @@ impl Pods {
         } else {
             self.shared.mirrors.gone(&mirror);
         }
-        if let Some(handle) = self.handles().get(&of) {
+        self.wake(&of);
+    }
+
+    /// Wakes a pod's task, if there is one.
+    fn wake(&self, uid: &str) {
+        if let Some(handle) = self.handles().get(uid) {
             handle.news.notify_one();
         }
     }

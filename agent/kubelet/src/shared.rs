@@ -301,7 +301,7 @@ pub(crate) mod tests {
     use crate::handle::{Allocation, Chosen, FoundStatus, Handle, Released};
     use crate::kubelet::tests::{shared_with, with_host_port};
     use agent_pods::pod_ref;
-    use config_kube::k8s_openapi::api::core::v1::Pod;
+    use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
     use config_static_pods::Mirror;
     use serde_json::json;
     use std::sync::Arc;
@@ -355,6 +355,7 @@ pub(crate) mod tests {
             uid: "mirror".to_owned(),
             of: of.to_owned(),
             deleted: false,
+            status: PodStatus::default(),
         };
         shared.mirrors.listed(vec![mirror("another")]);
         assert_eq!(named(), None, "a mirror of something else");

@@ -5,7 +5,7 @@
 //! the engine or from a probe, the time that the plan named, or at the latest after [`RESYNC`].
 
 mod end;
-pub(crate) mod evict;
+mod evict;
 mod report;
 mod resize;
 mod volumes;

@@ -85,6 +85,31 @@ impl Eviction {
     pub const PREEMPTION: &'static str = "Preempting";
     /// The machine ends.
     pub const SHUTDOWN: &'static str = "Terminated";
+
+    /// The record of an eviction for the next agent: its grace in seconds and its reason, and after
+    /// the first line end its message.
+    pub fn to_record(&self) -> String {
+        let (grace, reason) = (self.grace.as_secs(), self.reason);
+        format!("{grace} {reason}\n{}", self.message)
+    }
+
+    /// The eviction of a record; none where no agent wrote it.
+    pub fn from_record(record: &[u8]) -> Option<Self> {
+        let record = std::str::from_utf8(record).ok()?;
+        let (first, message) = record.split_once('\n')?;
+        // An older agent wrote no reason.
+        let (grace, reason) = first.split_once(' ').unwrap_or((first, ""));
+        Some(Self {
+            reason: if reason == Self::PREEMPTION {
+                Self::PREEMPTION
+            } else {
+                Self::PRESSURE
+            },
+            message: message.to_owned(),
+            annotations: BTreeMap::new(),
+            grace: Duration::from_secs(grace.parse().ok()?),
+        })
+    }
 }
 
 /// What the kubelet remembers of a pod beyond what containerd shows. A restart of the agent loses

@@ -1,11 +1,11 @@
 //! Mirrors: what a node shows of its static pods at the API, and how it keeps that right.
 
 use crate::MIRROR;
-use config_kube::k8s_openapi::api::core::v1::Pod;
+use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 /// A mirror that the master has.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Mirror {
     /// Its namespace.
     pub namespace: String,
@@ -17,18 +17,26 @@ pub struct Mirror {
     pub of: String,
     /// It has a `deletionTimestamp`: it goes once its node confirms.
     pub deleted: bool,
+    /// The phase and the conditions that the master shows of it, and nothing else.
+    pub status: PodStatus,
 }
 
 impl Mirror {
     /// The mirror that an object is, if it is one.
     pub fn read(pod: &Pod) -> Option<Self> {
         let meta = &pod.metadata;
+        let status = pod.status.as_ref();
         Some(Self {
             namespace: meta.namespace.clone()?,
             name: meta.name.clone()?,
             uid: meta.uid.clone()?,
             of: meta.annotations.as_ref()?.get(MIRROR)?.clone(),
             deleted: meta.deletion_timestamp.is_some(),
+            status: PodStatus {
+                phase: status.and_then(|status| status.phase.clone()),
+                conditions: status.and_then(|status| status.conditions.clone()),
+                ..PodStatus::default()
+            },
         })
     }
 
@@ -112,6 +120,7 @@ mod tests {
                     uid: format!("made-{serial}"),
                     of: pod.metadata.uid.clone().unwrap(),
                     deleted: false,
+                    status: PodStatus::default(),
                 };
                 assert!(
                     mirrors.iter().all(|other| other.name != made.name),
@@ -137,6 +146,7 @@ mod tests {
                     uid: format!("found-{name}"),
                     of: of.clone(),
                     deleted: *deleted,
+                    status: PodStatus::default(),
                 })
                 .collect();
             let right: Vec<Mirror> = mirrors

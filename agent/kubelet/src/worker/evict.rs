@@ -205,17 +205,10 @@ fn ends_by_limits(pod: &Pod) -> bool {
 fn write_record(folder: &Path, eviction: &Eviction) -> io::Result<()> {
     let dir = Beneath::make_root(folder)?;
     let mut file = dir.rewrite(Path::new(NEW_RECORD), 0o600)?;
-    io::Write::write_all(&mut file, written(eviction).as_bytes())?;
+    io::Write::write_all(&mut file, eviction.to_record().as_bytes())?;
     file.sync_all()?;
     dir.rename(Path::new(NEW_RECORD), Path::new(RECORD))?;
     std::fs::File::open(folder)?.sync_all()
-}
-
-/// The record of an eviction: its grace in seconds and its reason, and after the first line end its
-/// message.
-pub(crate) fn written(eviction: &Eviction) -> String {
-    let (grace, reason) = (eviction.grace.as_secs(), eviction.reason);
-    format!("{grace} {reason}\n{}", eviction.message)
 }
 
 /// The eviction that an earlier agent began. A static pod's is dropped: nothing else would ever
@@ -234,25 +227,7 @@ pub(super) fn recorded(config: &Config, uid: &str) -> Option<Eviction> {
     }
     let in_memory = Beneath::root(&machine.eviction_dir(uid)).ok();
     let mut dirs = on_disk.into_iter().chain(in_memory);
-    dirs.find_map(|dir| read(dir.read(Path::new(RECORD), LONGEST).ok()?))
-}
-
-/// The eviction of a record; none of what no agent wrote.
-pub(crate) fn read(record: Vec<u8>) -> Option<Eviction> {
-    let record = String::from_utf8(record).ok()?;
-    let (first, message) = record.split_once('\n')?;
-    // An older agent wrote no reason.
-    let (grace, reason) = first.split_once(' ').unwrap_or((first, ""));
-    Some(Eviction {
-        reason: if reason == Eviction::PREEMPTION {
-            Eviction::PREEMPTION
-        } else {
-            Eviction::PRESSURE
-        },
-        message: message.to_owned(),
-        annotations: BTreeMap::new(),
-        grace: Duration::from_secs(grace.parse().ok()?),
-    })
+    dirs.find_map(|dir| Eviction::from_record(&dir.read(Path::new(RECORD), LONGEST).ok()?))
 }
 
 #[cfg(test)]

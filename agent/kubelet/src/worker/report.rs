@@ -19,13 +19,15 @@ use tokio::time::error::Elapsed;
 pub(super) const ECHO: Duration = Duration::from_secs(10);
 
 impl Worker {
-    /// When the same status is to be written again, as the master's object says something else. Not
-    /// for a static pod: its mirror is not compared here.
+    /// When the same status is to be written again, as the object at which the master shows the pod
+    /// says something else.
     pub(super) fn rewrite_at(&self, pod: &Pod, now: Timestamp) -> Option<Timestamp> {
-        let is_shown = self.is_reported && self.shown_as == pod.metadata.uid;
-        let written = self.written.as_ref().filter(|_| is_shown)?;
+        let written = self.written.as_ref().filter(|_| self.is_reported)?;
+        let shown_as = self.shown_as.as_deref()?;
+        let of_mirror = self.shared.mirrors.status(shown_as);
         let age = self.reported_at?.elapsed();
-        differs(pod, written).then(|| later(now, ECHO.saturating_sub(age)))
+        differs(of_mirror.as_ref().or(pod.status.as_ref()), written)
+            .then(|| later(now, ECHO.saturating_sub(age)))
     }
 
     /// Writes the status where it differs from what was written last; returns what is written now.
@@ -163,6 +165,75 @@ fn write_back_off_events(shared: &Shared, pod: &Pod, status: &PodStatus) {
             events.warning(event.reason, event.message);
         } else {
             events.normal(event.reason, event.message);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worker::tests::Holder;
+    use agent_runtime::ContainerState;
+    use config_static_pods::{Mirror, mirror_of};
+
+    #[tokio::test]
+    async fn a_status_that_somebody_else_wrote_over_is_written_again() {
+        let started_at = Timestamp::now();
+        let runs = ContainerState::Running { started_at };
+        let mut holder = Box::pin(Holder::new("Always", runs)).await;
+        // Not at once: what the watch shows is older than what was written.
+        holder.step().await;
+        assert!(holder.step().await <= ECHO);
+        assert_eq!(holder.master.statuses.lock().unwrap().len(), 1);
+        let mut status = holder.worker.written.clone();
+        for (reason, writes) in [(None, 1), (Some("NodeNotReady".to_owned()), 2)] {
+            let conditions = status.as_mut().unwrap().conditions.as_mut().unwrap();
+            let ready = conditions.iter_mut().find(|one| one.type_ == "Ready");
+            ready.unwrap().reason = reason;
+            Arc::make_mut(&mut holder.pod).status.clone_from(&status);
+            holder.worker.reported_at = Instant::now().checked_sub(ECHO);
+            for _ in 0..2 {
+                holder.step().await;
+                assert_eq!(holder.master.statuses.lock().unwrap().len(), writes);
+            }
+        }
+    }
+
+    /// The controller that makes the pods of a silent node not ready writes to the mirror.
+    #[tokio::test]
+    async fn a_status_that_somebody_else_wrote_over_at_a_mirror_is_written_again() {
+        let manifest = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "p"},
+            "spec": {"hostNetwork": true, "containers": [{"name": "a", "image": "i"}]},
+        });
+        let own = config_static_pods::read(&manifest.to_string(), "node").unwrap();
+        let started_at = Timestamp::now();
+        let runs = ContainerState::Running { started_at };
+        let mut holder = Box::pin(Holder::of(own.clone(), vec![own.clone()], runs)).await;
+        let mirrors = holder.shared.clone();
+        let show = |status: PodStatus| {
+            let mut mirror = mirror_of(&own, "node", "n");
+            mirror.metadata.uid = Some("mirror".to_owned());
+            mirror.status = Some(status);
+            mirrors.mirrors.seen(Mirror::read(&mirror).unwrap());
+        };
+        show(PodStatus::default());
+        holder.step().await;
+        assert!(holder.step().await <= ECHO);
+        assert_eq!(holder.master.statuses.lock().unwrap().len(), 1);
+        let mut status = holder.worker.written.clone().unwrap();
+        for (reason, writes) in [(None, 1), (Some("NodeNotReady".to_owned()), 2)] {
+            let conditions = status.conditions.as_mut().unwrap();
+            let ready = conditions.iter_mut().find(|one| one.type_ == "Ready");
+            ready.unwrap().reason = reason;
+            show(status.clone());
+            holder.worker.reported_at = Instant::now().checked_sub(ECHO);
+            for _ in 0..2 {
+                holder.step().await;
+                assert_eq!(holder.master.statuses.lock().unwrap().len(), writes);
+            }
         }
     }
 }

@@ -322,7 +322,7 @@ async fn volumes_that_are_still_being_made_at_a_pod_s_end_are_gone_with_it() {
 pub(super) struct Taking {
     pub(super) away: AtomicBool,
     /// The statuses that were sent.
-    statuses: Mutex<Vec<Bytes>>,
+    pub(super) statuses: Mutex<Vec<Bytes>>,
 }
 
 impl Api for Taking {
@@ -388,7 +388,7 @@ impl Holder {
         serde_json::from_value(pod).unwrap()
     }
 
-    async fn of(pod: Pod, static_pods: Vec<Pod>, state: ContainerState) -> Self {
+    pub(super) async fn of(pod: Pod, static_pods: Vec<Pod>, state: ContainerState) -> Self {
         Self::with(pod, static_pods, state, |_| {}).await
     }
 
@@ -645,7 +645,7 @@ async fn an_evicted_pod_gives_back_what_it_took_while_the_master_is_away() {
     let mut holder = Box::pin(Holder::new("Always", exited(137))).await;
     holder.master.away.store(true, Ordering::Relaxed);
     let record = holder.machine().pod_dir("u").join("eviction");
-    let words = evict::written(&eviction(Eviction::PRESSURE));
+    let words = eviction(Eviction::PRESSURE).to_record();
     std::fs::write(&record, words).unwrap();
     // The next agent finds it.
     holder.worker = worker_of(&holder.shared, &holder.pod);
@@ -663,27 +663,4 @@ async fn an_evicted_pod_gives_back_what_it_took_while_the_master_is_away() {
     holder.master.away.store(false, Ordering::Relaxed);
     holder.step().await;
     assert!(holder.has_given_back());
-}
-
-#[tokio::test]
-async fn a_status_that_somebody_else_wrote_over_is_written_again() {
-    let started_at = Timestamp::now();
-    let runs = ContainerState::Running { started_at };
-    let mut holder = Box::pin(Holder::new("Always", runs)).await;
-    // Not at once: what the watch shows is older than what was written.
-    holder.step().await;
-    assert!(holder.step().await <= report::ECHO);
-    assert_eq!(holder.master.statuses.lock().unwrap().len(), 1);
-    let mut status = holder.worker.written.clone();
-    for (reason, writes) in [(None, 1), (Some("NodeNotReady".to_owned()), 2)] {
-        let conditions = status.as_mut().unwrap().conditions.as_mut().unwrap();
-        let ready = conditions.iter_mut().find(|one| one.type_ == "Ready");
-        ready.unwrap().reason = reason;
-        Arc::make_mut(&mut holder.pod).status.clone_from(&status);
-        holder.worker.reported_at = Instant::now().checked_sub(report::ECHO);
-        for _ in 0..2 {
-            holder.step().await;
-            assert_eq!(holder.master.statuses.lock().unwrap().len(), writes);
-        }
-    }
 }

@@ -7,8 +7,8 @@ use agent_cluster::address::Table;
 use agent_confine::users::LOWEST;
 use agent_csi::decoders::recorded;
 use agent_discover::read_pins;
-use agent_kubelet::decoders::eviction;
 use agent_names::snapshot::{Origin, Snapshot};
+use agent_pods::Eviction;
 use config_model::format::Cidr;
 use config_state::decoders;
 use config_state::generation::{Generation, GenerationKey, Joined, LENGTH};
@@ -40,7 +40,7 @@ pub(super) fn targets() -> io::Result<Vec<Target>> {
             ]
             .map(Into::into)
             .into(),
-            ..target("agent-kubelet/eviction", Vec::new(), Box::new(evicted))
+            ..target("agent-pods/eviction", Vec::new(), Box::new(evicted))
         },
         volumes()?,
         names(),
@@ -167,10 +167,10 @@ fn generation(input: &[u8]) {
 
 /// The record of a pod's eviction.
 fn evicted(input: &[u8]) {
-    if let Some((read, written)) = eviction(input) {
+    if let Some(read) = Eviction::from_record(input) {
         assert!(input.ends_with(read.message.as_bytes()));
-        let again = eviction(written.as_bytes());
-        assert_eq!(again, Some((read, written)), "two records of one eviction");
+        let again = Eviction::from_record(read.to_record().as_bytes());
+        assert_eq!(again, Some(read), "two records of one eviction");
     }
 }
 
