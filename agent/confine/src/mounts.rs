@@ -1,19 +1,18 @@
-//! Whether what a container is to see has been mounted as it was wanted.
+//! Checks the mounts of a new container against those that the agent asked for.
 //!
-//! The runtime mounts a volume at a path, and looks that path up again before it says what the
-//! mount refuses. In between the path may lead elsewhere: through what was just mounted, or through
-//! a name that another container changes. What one volume refuses is then said of another, which
-//! loses what the agent had said of it: a folder that is only to be read can be written. So the
-//! mounts of a container are compared with what was wanted after they are made and before anything
-//! of the container runs.
+//! The runtime (crun) mounts a volume at a path, and looks the path up again to set the mount's
+//! flags (read-only, nosuid, nodev, noexec). In between the path may come to lead elsewhere:
+//! through what was just mounted, or through a name that another container changes. Then the flags
+//! of one volume are set on another, and replace the ones that the agent asked for: a read-only
+//! volume can become writable. So the mounts are compared after they are made and before any
+//! process of the container runs.
 
 use agent_sys::mount::Limits;
 use agent_sys::mounted::{Mounted, place_of};
 use std::path::{Component, Path, PathBuf};
 
-/// Places at and below which no volume may be that doesn't name its own: the runtime and the
-/// container's limits take what is there for their own, and the container's `/dev` covers what a
-/// link led there.
+/// Paths at and below which a volume may be mounted only if its `mountPath` says so, and not by a
+/// symbolic link: runtime and container rely on what is there.
 const RESERVED: [&str; 3] = ["/dev", "/proc", "/sys"];
 
 /// A mount that a container is to have.
@@ -21,18 +20,18 @@ const RESERVED: [&str; 3] = ["/dev", "/proc", "/sys"];
 pub struct ExpectedMount {
     /// The file system's device, as [`Mounted::device`].
     pub device: String,
-    /// What of the file system is mounted.
+    /// The folder or file of that file system that is mounted.
     pub root: PathBuf,
-    /// What the mount must refuse, at least.
+    /// The flags that the mount must have, at least.
     pub limits: Limits,
-    /// Where the pod's spec has it; none where it lies below another mount.
+    /// The `mountPath` of the pod's spec; none for a mount below the volume's own.
     pub destination: Option<String>,
 }
 
 impl ExpectedMount {
-    /// The mounts that come of a volume: what lies at `source`, and what is mounted below it, by
-    /// the mounts of this process. All are without devices and set-user-id bits; those below refuse
-    /// what they refuse there.
+    /// The mounts that a volume leads to: what is at `source`, and what is mounted below that, by
+    /// `own`, the mounts of this process. The volume's own mount gets nodev and nosuid in addition
+    /// to `limits`; those below it keep the flags that they have.
     ///
     /// # Errors
     /// `source` can't be resolved to a path, or none of `own` is the mount that it is on.
@@ -72,8 +71,8 @@ impl ExpectedMount {
     }
 }
 
-/// What is wrong with a container's mounts; none if each wanted one is there, refuses what it must,
-/// and nothing shows a part of a wanted one by which more could be done.
+/// What is wrong with a container's mounts; none if each wanted one is there with its flags, and no
+/// other mount shows the same files, or a part of them, with fewer flags.
 pub fn mount_fault(wanted: &[ExpectedMount], mounts: &[Mounted]) -> Option<String> {
     let missing = wanted.iter().find(|one| {
         let alike = wanted.iter().filter(|other| {
@@ -83,7 +82,7 @@ pub fn mount_fault(wanted: &[ExpectedMount], mounts: &[Mounted]) -> Option<Strin
         one.destination.is_some() && there.count() < alike.count()
     });
     if let Some(destination) = missing.and_then(|one| one.destination.as_deref()) {
-        return Some(format!("what belongs at {destination} is mounted nowhere"));
+        return Some(format!("the volume for {destination} is not mounted"));
     }
     mounts.iter().find_map(|mounted| {
         let place = mounted.point.display();
@@ -92,10 +91,10 @@ pub fn mount_fault(wanted: &[ExpectedMount], mounts: &[Mounted]) -> Option<Strin
             return None;
         }
         let is_whole = all.iter().any(|one| one.is_of(mounted));
-        if is_whole && of_others(&mounted.point) && is_astray(&all, mounted) {
-            return Some(format!("a volume came to be at {place} by a symbolic link"));
+        if is_whole && is_reserved(&mounted.point) && is_astray(&all, mounted) {
+            return Some(format!("a symbolic link led the mount of a volume to {place}"));
         }
-        // One that is wanted twice, once to write, may be written as often as it is wanted so.
+        // A volume may be writable at as many places as its pod asks for, and no more.
         let allowed = |one: &&&ExpectedMount| refuses(mounted.limits, one.limits, is_whole);
         let with = all.iter().filter(allowed).count();
         let alike = mounts.iter().filter(|other| {
@@ -103,23 +102,23 @@ pub fn mount_fault(wanted: &[ExpectedMount], mounts: &[Mounted]) -> Option<Strin
             is_same && other.limits == mounted.limits
         });
         (with == 0 || (is_whole && with < all.len() && alike.count() > with))
-            .then(|| format!("more can be done with what is mounted at {place} than was wanted"))
+            .then(|| format!("the volume mounted at {place} permits more than its pod asks for"))
     })
 }
 
-/// Whether a place is one of the runtime's own.
-fn of_others(place: &Path) -> bool {
+/// Whether only the runtime mounts at this place.
+fn is_reserved(place: &Path) -> bool {
     place == Path::new("/") || RESERVED.iter().any(|one| place.starts_with(one))
 }
 
-/// Whether a volume is where none of the wanted ones of its kind is to be. What is mounted below a
-/// volume has its place by that one.
+/// Whether a volume is mounted where no `mountPath` asks for it. What is mounted below a volume
+/// moves with it, and is judged by it.
 fn is_astray(wanted: &[&ExpectedMount], mounted: &Mounted) -> bool {
     let mut alike = wanted.iter().filter(|one| one.is_of(mounted));
     alike.all(|one| one.destination.is_some() && !one.is_named(&mounted.point))
 }
 
-/// The wanted mounts of which `mounted` is one or a part.
+/// The wanted mounts that `mounted` is, or shows a part of: those with the longest root.
 fn nearest<'a>(wanted: &'a [ExpectedMount], mounted: &Mounted) -> Vec<&'a ExpectedMount> {
     let of_it =
         |one: &&ExpectedMount| one.device == mounted.device && mounted.root.starts_with(&one.root);
@@ -129,8 +128,8 @@ fn nearest<'a>(wanted: &'a [ExpectedMount], mounted: &Mounted) -> Vec<&'a Expect
     all.filter(|one| Some(depth(one)) == deepest).collect()
 }
 
-/// Whether a mount refuses all that it must. Of a part of a file system the runtime makes mounts of
-/// its own, to hide files: those must only not be written.
+/// Whether a mount has the flags that it must have. A mount of a part of a volume is the runtime's
+/// own, which hides files: read-only is the only flag that it must have.
 fn refuses(limits: Limits, least: Limits, is_whole: bool) -> bool {
     let must = |least: bool, has: bool| has || !least;
     let rest = must(least.no_suid, limits.no_suid)
@@ -139,7 +138,7 @@ fn refuses(limits: Limits, least: Limits, is_whole: bool) -> bool {
     must(least.read_only, limits.read_only) && (rest || !is_whole)
 }
 
-/// A path without what changes nothing.
+/// An absolute path with `.` and `..` resolved by name.
 fn plain(path: &Path) -> PathBuf {
     let mut all = PathBuf::from("/");
     for part in path.components() {
@@ -185,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn mounts_as_they_were_wanted_are_right_wherever_links_of_the_image_lead_them() {
+    fn mounts_with_their_flags_are_accepted_wherever_links_of_the_image_lead_them() {
         let all = [
             wanted("/ro", true, "/var/run/x"),
             wanted("/rw", false, "/rw"),
@@ -196,12 +195,12 @@ mod tests {
             mounted("/other", false, "/"),
         ];
         assert_eq!(mount_fault(&all, &there), None);
-        // What may be written may also be read only, as may its parts.
+        // A writable volume may be mounted read-only, and its parts may be mounted elsewhere.
         there[1].limits.read_only = true;
         there.push(mounted("/ro/part", true, "/hidden"));
         there.push(mounted("/rw/part", false, "/part"));
         assert_eq!(mount_fault(&all, &there), None);
-        // Another device's folder of the same name is not it.
+        // A folder of the same name on another device is another folder.
         let mut other = mounted("/ro", false, "/other");
         other.device = "8:2".into();
         there.push(other);
@@ -209,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_that_lost_what_it_refuses_is_found_with_its_parts() {
+    fn a_mount_that_lost_a_flag_is_found_and_so_is_a_part_of_it() {
         let all = [wanted("/ro", true, "/ro")];
         let right = || mounted("/ro", true, "/ro");
         let loose = |change: fn(&mut Limits)| {
@@ -228,12 +227,12 @@ mod tests {
         assert!(
             mount_fault(&all, &[])
                 .unwrap()
-                .contains("/ro is mounted nowhere")
+                .contains("/ro is not mounted")
         );
     }
 
     #[test]
-    fn what_is_wanted_once_to_read_and_once_to_write_is_written_at_one_place() {
+    fn a_volume_that_is_wanted_once_read_only_and_once_writable_is_writable_at_one_place() {
         let all = [wanted("/v", true, "/a"), wanted("/v", false, "/b")];
         let there =
             |first: bool, second: bool| [mounted("/v", first, "/a"), mounted("/v", second, "/b")];
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_may_be_written_lies_below_one_that_may_not() {
+    fn a_writable_volume_may_be_a_folder_of_a_read_only_one() {
         let all = [wanted("/", true, "/host"), wanted("/w", false, "/w")];
         let there = [mounted("/", true, "/host"), mounted("/w/x", false, "/w/x")];
         let both = [&there[..], &[mounted("/w", false, "/w")]].concat();
@@ -252,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn no_volume_takes_the_place_of_what_is_the_runtimes_by_a_link() {
+    fn no_link_leads_a_volume_to_a_place_of_the_runtime() {
         for place in [
             "/",
             "/dev",
@@ -291,6 +290,6 @@ mod tests {
         assert_eq!(mount_fault(&all, &there), None);
         let led = [wanted("/v", false, "/link"), all[1].clone()];
         let fault = mount_fault(&led, &there).unwrap();
-        assert!(fault.contains("/dev/v by a symbolic link"), "{fault}");
+        assert!(fault.contains("to /dev/v"), "{fault}");
     }
 }
