@@ -20,9 +20,9 @@ impl EndpointPort<'_> {
     }
 }
 
-/// The endpoints of a service at addresses of a family, by the names and protocols of its ports. A
-/// service may have thousands of ports, and each slice as many: of those that the service lacks, of
-/// which no budget knows, nothing is made.
+/// A service's endpoints of one address family, by the name and protocol of its ports. Ports of a
+/// slice that the service does not have are skipped: there may be thousands of them, and no budget
+/// counts them.
 pub(crate) fn endpoints<'a>(
     family: Family,
     ports: &'a [Port],
@@ -46,16 +46,16 @@ pub(crate) fn endpoints<'a>(
     found
 }
 
-/// Which endpoints are used, by where they run.
+/// Which endpoints are used, by topology.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Near<'a> {
-    /// Those anywhere.
+    /// All.
     Anywhere,
-    /// Those on a node.
+    /// Those that run on a node.
     Node(&'a str),
-    /// Those that are meant for a node's callers.
+    /// Those whose hints name a node (`forNodes`).
     ForNode(&'a str),
-    /// Those that are meant for a zone's callers.
+    /// Those whose hints name a zone (`forZones`).
     ForZone(&'a str),
 }
 
@@ -75,9 +75,9 @@ impl Near<'_> {
     }
 }
 
-/// Where callers of this node are led: by hints only if every ready endpoint has them and one is
-/// meant for these callers, so that hints of a moment before or after never leave anybody without
-/// an endpoint (upstream's rule, KEP-2433, KEP-3015).
+/// The endpoints for callers on this node. Hints count only if every ready endpoint has them and
+/// one of them names this node or zone, so that incomplete or outdated hints leave no caller
+/// without an endpoint (upstream's rule, KEP-2433, KEP-3015).
 pub(crate) fn nearest<'a>(
     endpoints: &[EndpointPort<'_>],
     node: &'a str,
@@ -103,15 +103,15 @@ pub(crate) fn nearest<'a>(
         .unwrap_or(Near::Anywhere)
 }
 
-/// The endpoints that serve, wherever they run and also on their way out: datagrams go on to them.
+/// All endpoints that serve, terminating ones too: UDP flows that were sent to them stay.
 pub(crate) fn serving(endpoints: &[EndpointPort<'_>]) -> Vec<(IpAddr, u16)> {
     let own = endpoints.iter().filter(|one| one.endpoint.serving);
     let own = own.map(EndpointPort::address);
     own.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// The endpoints that take connections: those that are ready, and where there is none, those that
-/// still serve on their way out (KEP-1669).
+/// The endpoints that take new connections: the ready ones; without any, those that still serve
+/// while they terminate (KEP-1669).
 pub(crate) fn candidates(endpoints: &[EndpointPort<'_>], near: Near<'_>) -> Vec<(IpAddr, u16)> {
     let with = |wanted: fn(&Endpoint) -> bool| {
         let own = endpoints.iter();

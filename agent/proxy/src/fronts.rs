@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 /// Ports of a machine at which its own programs answer, on all of its addresses or the loopback
 /// one: the kubelet, the master, the service proxy ([`crate::HEALTH_PORT`],
-/// [`crate::STATUS_PORT`]), what hears servers of DHCP, and both links of the tunnel to other
-/// machines. What is for these goes to no pod.
+/// [`crate::STATUS_PORT`]), the DHCP client, and both links of the tunnel to other machines. No
+/// service and no pod gets packets for these.
 pub const MACHINE_PORTS: [(Protocol, u16); 7] = [
     (Protocol::Tcp, 10250),
     (Protocol::Tcp, 6443),
@@ -24,7 +24,7 @@ pub const MACHINE_PORTS: [(Protocol, u16); 7] = [
     (Protocol::Udp, 51_821),
 ];
 
-/// Where a service is called.
+/// Where a service is called: a cluster IP, a node port, a load balancer's or an external address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Front {
     /// Address.
@@ -38,12 +38,12 @@ pub struct Front {
 /// How a front picks an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pick {
-    /// Endpoints, in order, of the front's family.
+    /// Endpoints of the front's address family, sorted.
     pub endpoints: Vec<(IpAddr, u16)>,
-    /// Seconds for which a client stays with one.
+    /// Seconds for which a client stays with one endpoint (`ClientIP` affinity); none without it.
     pub affinity: Option<u32>,
-    /// The front of the service's own address, under which clients that stay are remembered; the
-    /// front itself where there is none. All fronts of a port of a service have the same.
+    /// The cluster IP's front, under which affinity remembers clients, so that all fronts of a
+    /// service's port share it; none without affinity.
     pub own_front: Option<Front>,
     /// Whether the connection leaves with the node's own address, so that answers come back this
     /// way.
@@ -51,14 +51,14 @@ pub struct Pick {
     /// Whether packets without a local endpoint are dropped instead of rejected
     /// (externalTrafficPolicy: Local).
     pub silent: bool,
-    /// The endpoints for this node's pods and own programs, where callers from elsewhere reach none
-    /// but those of this node; empty where there is no such difference.
+    /// The endpoints for callers on this node, where callers from elsewhere get local endpoints
+    /// only (externalTrafficPolicy: Local); else empty.
     pub inside: Vec<(IpAddr, u16)>,
-    /// Of a front of datagrams: the endpoints to which clients go on to send that are there,
-    /// whether or not others come to them. As connections of TCP do, such a flow stays while its
-    /// endpoint serves, whatever policies, hints and the way out of its pod are (upstream's rule).
+    /// UDP only: all endpoints that serve. Like a TCP connection, a flow stays with its endpoint
+    /// while that serves, also where no new client would be sent there: by traffic policy, by
+    /// hints, or because its pod terminates (upstream's rule).
     pub serving: Vec<(IpAddr, u16)>,
-    /// Ranges whose callers alone may come; empty where all may.
+    /// Ranges that may call (`loadBalancerSourceRanges`); empty where everyone may.
     pub sources: Vec<Cidr>,
 }
 
@@ -105,28 +105,28 @@ pub fn fronts(services: &Objects<Service>, slices: &Objects<Slice>, here: Here<'
             }
         }
     }
-    // What the control plane gave to one service alone stays that one's, whatever addresses another
-    // says are its own. Of two that say so the first by name has it.
+    // An address that the control plane allocated to one service stays with it, also if another
+    // claims it (externalIPs, a load balancer). Of two that claim one, the first by name has it.
     for (front, pick) in claimed {
         all.entry(front).or_insert(pick);
     }
     all
 }
 
-/// From where a service has a front.
+/// Who gave a front to its service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// From the control plane, which gives it to no other: a cluster IP, a node port.
+    /// The control plane, which gives it to no other service: a cluster IP, a node port.
     Allocated,
-    /// It names the address itself, or its load balancer does.
+    /// The service itself (externalIPs) or its load balancer.
     Claimed,
 }
 
-/// Most fronts of ports of the node that its pods have: they share the message of all services.
+/// Most fronts of host ports: they go to the kernel in one message with those of all services.
 pub(crate) const MOST_HOST_FRONTS: usize = 8192;
 
-/// The ports of the node that its pods have, as many as a node serves at this many addresses of its
-/// own and the loopback one, and whether there are more.
+/// The host ports of this node's pods that are served, and whether there are more. A host port has
+/// a front at each of the node's `addresses` and at loopback, which limits their number.
 pub(crate) fn host_ports(
     known: &Known,
     addresses: usize,
@@ -136,9 +136,9 @@ pub(crate) fn host_ports(
     (all().take(most), all().nth(most).is_some())
 }
 
-/// Adds the ports of the node that its pods have; what a service or an earlier pod has stays
-/// theirs. The machine's own programs find them at its loopback address, too, where the pod asks
-/// for that one or for all.
+/// Adds the host ports of this node's pods. A front that a service or an earlier pod has is left to
+/// it. A host port without `hostIP`, or with a loopback one, is served at loopback, too, for
+/// programs of the machine.
 pub fn add_host_ports(fronts: &mut Fronts, known: &Known, addresses: &[IpAddr]) {
     let health = health_ports(known.services.as_ref());
     let (ports, _) = host_ports(known, addresses.len());
@@ -149,8 +149,8 @@ pub fn add_host_ports(fronts: &mut Fronts, known: &Known, addresses: &[IpAddr]) 
     }
 }
 
-/// The fronts of a port of the node. `health`: ports at which load balancers ask for endpoints of
-/// this node; the node itself answers there.
+/// The fronts of a pod's host port. `health`: the health check ports of services, at which the node
+/// itself answers.
 pub(crate) fn of_host_port(
     port: &HostPort,
     addresses: &[IpAddr],
@@ -159,7 +159,7 @@ pub(crate) fn of_host_port(
     let answered = port.protocol == Protocol::Tcp && health.contains(&port.port);
     let own = addresses.iter().copied().filter(|_| !answered);
     let asked = own.filter(|own| port.address.is_none_or(|address| address == *own));
-    // The kernel passes on nothing that is for the loopback address of IPv6.
+    // The kernel forwards nothing to or from the loopback address of IPv6.
     let loopback = port.address.unwrap_or(Ipv4Addr::LOCALHOST.into());
     let loopback = Some(loopback).filter(|at| at.is_loopback() && at.is_ipv4());
     let at = asked.chain(loopback);
@@ -172,7 +172,7 @@ pub(crate) fn of_host_port(
         };
         let pick = Pick {
             endpoints: vec![(port.pod, port.pod_port)],
-            // A pod has no way to answer a loopback address.
+            // A pod has no route back to the machine's loopback address.
             as_node: address.is_loopback(),
             ..Pick::default()
         };
@@ -181,11 +181,11 @@ pub(crate) fn of_host_port(
     at.map(front).collect()
 }
 
-/// Endpoints by address and port, for fronts of datagrams.
+/// For each UDP front, by address and port, its endpoints.
 pub type Datagrams = BTreeMap<(IpAddr, u16), BTreeSet<(IpAddr, u16)>>;
 
-/// The endpoints of fronts of datagrams that lead elsewhere than before, with those that still
-/// serve.
+/// The UDP fronts whose endpoints changed, each with its new ones, those that only still serve
+/// among them.
 pub fn changed_datagrams(before: &Fronts, after: &Fronts) -> Datagrams {
     let all = before.keys().chain(after.keys());
     let ends = |fronts: &Fronts, front: &Front| {
@@ -211,8 +211,8 @@ pub(crate) fn of_service(
 ) -> Vec<(Source, Front, Pick)> {
     let mut all = Vec::new();
     for family in Family::BOTH {
-        // A service is at addresses of its families alone, also at those that nodes and others give
-        // it.
+        // A service has fronts of its own `ipFamilies` only, also at addresses of nodes and of load
+        // balancers.
         if service.addresses.iter().any(|at| Family::of(*at) == family) {
             all.extend(of_family(family, service, slices, here));
         }
@@ -227,7 +227,7 @@ fn of_family(
     here: Here<'_>,
 ) -> Vec<(Source, Front, Pick)> {
     let mut all = Vec::new();
-    // Its endpoints are the node's own, whatever slices say.
+    // The name server's endpoints are those of this node, whatever EndpointSlices say.
     let slices = if service.name_server { &[][..] } else { slices };
     let by_port = endpoints(family, &service.ports, slices);
     for port in &service.ports {
@@ -279,8 +279,7 @@ fn of_family(
         if let Some(node_port) = port.node_port {
             add(Source::Allocated, here.addresses, node_port, &outside);
         }
-        // First: an address that is a balancer's as well as one that the service names itself is
-        // open to these callers alone.
+        // Load balancers first: an address that is also in `externalIPs` keeps the source ranges.
         let balanced = Pick {
             sources: sources(family, service, here.addresses),
             ..outside.clone()
@@ -291,7 +290,7 @@ fn of_family(
     all
 }
 
-/// The front of a service's own address at this port, where its clients stay with endpoints.
+/// The front of a service's cluster IP at this port, if it has affinity.
 fn own_front(family: Family, service: &Service, port: &Port) -> Option<Front> {
     let mut own = service.addresses.iter();
     let own = own.find(|at| Family::of(**at) == family);
@@ -303,13 +302,13 @@ fn own_front(family: Family, service: &Service, port: &Port) -> Option<Front> {
     })
 }
 
-/// Where a port of a service leads.
+/// The endpoints of a service's port.
 struct Ends {
-    /// Callers of this node.
+    /// For traffic policy `Cluster`: on any node, chosen by hints.
     every: Vec<(IpAddr, u16)>,
-    /// Those who are to reach endpoints of this node alone.
+    /// For traffic policy `Local`: those on this node.
     local: Vec<(IpAddr, u16)>,
-    /// Datagrams of callers who were led there before.
+    /// UDP only: all that serve, for flows that were sent there before.
     still: Vec<(IpAddr, u16)>,
 }
 
@@ -325,7 +324,7 @@ fn of_endpoints(of_port: &[EndpointPort<'_>], here: Here<'_>, protocol: Protocol
     }
 }
 
-/// The node's own name servers, wherever a caller is.
+/// The node's own name servers, for every traffic policy.
 fn of_name_servers(family: Family, servers: &[IpAddr]) -> Ends {
     let own = servers.iter().filter(|at| Family::of(**at) == family);
     let own: Vec<_> = own.map(|at| (*at, NAME_SERVER_PORT)).collect();
@@ -336,8 +335,9 @@ fn of_name_servers(family: Family, servers: &[IpAddr]) -> Ends {
     }
 }
 
-/// Whose callers may come to a service's balancers. The node's own programs come from a balancer's
-/// address where the node has it, and may where the node's own address may (upstream's rule).
+/// The ranges that may call a service's load balancer addresses. If they hold an address of this
+/// node, the balancers' own addresses may call, too: where the node holds such an address, its
+/// programs call from there (upstream's rule).
 fn sources(family: Family, service: &Service, own: &[IpAddr]) -> Vec<Cidr> {
     let ranges = service.sources.iter();
     let ranges = ranges.filter(|range| Family::of(range.address) == family);

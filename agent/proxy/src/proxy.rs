@@ -1,4 +1,4 @@
-//! Keeps the packet filter as the view says.
+//! Applies the cluster's services to nftables, and keeps them up to date.
 
 use crate::earlier;
 use crate::fronts::{self, Fronts, Here};
@@ -19,11 +19,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// Pause after the kernel refused, before the whole table is tried anew.
+/// Pause after the kernel refused a table, before the whole table is applied again.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Times that flows are listed and forgotten after a change: enough for the largest table of
-/// connections that a machine has.
+/// How often conntrack entries are listed and deleted after a change: enough for the largest
+/// connection table that a machine has.
 const MOST_ROUNDS: usize = 128;
 
 /// The service proxy of one node.
@@ -35,35 +35,33 @@ pub struct Proxy {
     left_out: watch::Sender<LeftOut>,
 }
 
-/// The services' part of the packet filter of the calling thread's network, as far as this process
-/// put it there.
+/// The tables of services that this process has put into the network namespace of its thread.
 #[derive(Debug, Default)]
 pub struct Rules {
     served: Served,
-    /// By family, where it is known.
+    /// By family; absent where the kernel's table is unknown and has to be replaced.
     installed: BTreeMap<Family, InstalledTable>,
 }
 
 /// The kernel's table for a family.
 #[derive(Debug)]
 enum InstalledTable {
-    /// None: there is nothing to serve yet.
+    /// No table: there is nothing to serve.
     Absent,
-    /// A table with these chains, and these addresses that services alone have, once they are
+    /// A table with these chains, and with the ranges that belong to services only, once those are
     /// known.
     Present(Filter, Chains, Option<Ranges>),
-    /// A table whose chains without use can't be removed.
+    /// A table whose unused chains can't be removed.
     Crowded,
 }
 
 impl Rules {
-    /// Brings the kernel to what is known, for a node of this name which answers for node ports at
-    /// these addresses: by what the change moves where it is known what the kernel holds, else by
-    /// the whole table. Nothing changes before services and slices are known.
+    /// Applies what is known to the kernel, for the node of this name, which answers for node ports
+    /// at these addresses: the difference, where the kernel's table is known, else the whole table.
+    /// Does nothing before services and slices are known.
     ///
     /// # Errors
-    /// If the kernel refuses; it holds what it held, and the next call puts the whole table in
-    /// place.
+    /// If the kernel refuses; its table stays as it was, and the next call replaces all of it.
     pub fn apply(
         &mut self,
         known: &Arc<Known>,
@@ -105,13 +103,13 @@ impl Rules {
         Ok(())
     }
 
-    /// The services that are not served for what their namespaces take.
+    /// The services that are not served because their namespaces exceed their share.
     pub fn left_out(&self) -> LeftOut {
         self.served.left_out()
     }
 
-    /// Makes moves in the kernel; false where it is not as it was left, and nothing of it is known
-    /// any more.
+    /// Applies a difference to the kernel; false if its table is unknown or was changed by others,
+    /// so that it has to be replaced.
     fn lead(&mut self, family: Family, moves: &Moves, ranges: Option<Ranges>) -> bool {
         let (filter, chains, held) = match self.installed.get_mut(&family) {
             None | Some(InstalledTable::Crowded) => return false,
@@ -139,7 +137,7 @@ impl Rules {
         if !chains.are_crowded() {
             return true;
         }
-        // These alone, not the whole table: which clients stay with which endpoints is of others.
+        // Removes unused chains only; a whole new table would lose the affinity of clients.
         let all = Moves {
             after: self.served.all(),
             ..Moves::default()
@@ -157,12 +155,12 @@ impl Rules {
     }
 }
 
-/// The fronts of datagrams that the kernel has now; their clients' flows are to follow the new
-/// ones.
+/// The UDP fronts in the kernel's present table, which an earlier agent may have made: stale flows
+/// are found by comparing them with the new ones.
 fn earlier(family: Family) -> Fronts {
     let found = earlier::datagrams(family);
     found.unwrap_or_else(|error| {
-        // As where a kernel has no IPv6: then nothing was led anywhere.
+        // A kernel without IPv6, for one: then there are no flows to look for.
         tracing::debug!(
             error = chain(&error),
             "cannot read the Service nftables table"
@@ -171,8 +169,8 @@ fn earlier(family: Family) -> Fronts {
     })
 }
 
-/// Puts the whole table of a family in place, or none where there is nothing to serve. `anew`:
-/// nothing of an earlier one stays, not even which clients stay with which endpoints.
+/// Replaces the whole table of a family; removes it if there is nothing to serve. With `anew`, no
+/// element of an earlier table is kept, so that clients lose their affinity.
 fn install(
     family: Family,
     fronts: &Fronts,
@@ -215,8 +213,7 @@ fn is_nothing(fronts: &Fronts, ranges: Option<&Ranges>) -> bool {
 }
 
 impl Proxy {
-    /// A proxy for the node of this name, which answers for node ports at these addresses, as they
-    /// are at the time.
+    /// A proxy for the node of this name; `addresses` are those at which it answers for node ports.
     pub fn new(view: View, node: String, addresses: watch::Receiver<Vec<IpAddr>>) -> Self {
         Self {
             view,
@@ -226,14 +223,14 @@ impl Proxy {
         }
     }
 
-    /// What the packet filter leaves out, as far as it was applied.
+    /// The services that the applied table leaves out.
     pub fn left_out(&self) -> watch::Receiver<LeftOut> {
         self.left_out.subscribe()
     }
 
-    /// Applies every change, for ever. Before services, slices and the ports of this node's pods
-    /// are known, the kernel keeps what it has: that of an agent before this one serves on. Load
-    /// balancers are told meanwhile which services have endpoints here.
+    /// Applies every change, for ever. Until services, slices and host ports are known, the kernel
+    /// keeps the table of the agent before this one. The health check ports of load balancers are
+    /// answered meanwhile.
     pub async fn run(self) {
         let (view, node) = (self.view.clone(), self.node.clone());
         let freshness = Freshness::default();
@@ -293,8 +290,8 @@ impl Proxy {
     }
 }
 
-/// Forgets flows of datagrams that lead elsewhere than their front leads now: a client that goes on
-/// to send would not reach another endpoint. Connections of TCP end by themselves.
+/// Deletes the conntrack entries of UDP flows to endpoints that their front no longer has: a client
+/// that keeps sending would stay with the removed endpoint. TCP connections end by themselves.
 fn forget(moves: &Moves) {
     let changed = fronts::changed_datagrams(&moves.before, &moves.after);
     if changed.is_empty() {
