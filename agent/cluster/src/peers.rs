@@ -1,6 +1,6 @@
-//! Routes to other nodes' pods over a trusted L2 segment: one route for each of their ranges, by
-//! the node's address. What is for the pods of a node that is not trusted, or that is on no segment
-//! of this one, goes nowhere: without a route it would go to the machine's router.
+//! Routes to other nodes' pods over a trusted L2 segment: one for each of their ranges, by the
+//! node's address. The ranges of a node that is not trusted, or not on a segment of this one, get an
+//! unreachable route: without a route their packets would go to the machine's router.
 
 use crate::error::Error;
 use agent_sys::netlink::Family;
@@ -14,12 +14,12 @@ use std::net::IpAddr;
 pub struct Peer {
     /// Its name.
     pub name: String,
-    /// Its addresses, the most important first.
+    /// Its addresses; the first of each family is its gateway.
     pub addresses: Vec<IpAddr>,
     /// Its ranges of pod addresses.
     pub ranges: Vec<Cidr>,
-    /// Nothing is held against its machine. Otherwise its pods are not reached, and neither they
-    /// nor it are let in.
+    /// Whether its machine is trusted (neither Suspect nor Untrusted). If not, packets to its pods,
+    /// and packets from it and from its pods, are dropped.
     pub trusted: bool,
 }
 
@@ -32,12 +32,12 @@ pub struct Unreached {
     pub reason: String,
 }
 
-/// The addresses of a route: the first one, and the prefix.
+/// The destination of a route: network and prefix length.
 type End = (IpAddr, u8);
 
-/// The routes that peers need, by destination; each with its router, none where nothing is sent,
-/// and the peer's name. Of two peers with one range, the first that is trusted and has a router's
-/// address has it.
+/// The routes that peers need, by destination: the gateway (none: unreachable) and the peer's
+/// name. If two peers claim a range, the first that is trusted and has an address of the range's
+/// family gets it.
 fn wanted(peers: &[Peer]) -> BTreeMap<End, (Option<IpAddr>, &str)> {
     let routes = peers.iter().flat_map(|peer| {
         let ranges = peer.ranges.iter().filter(|range| is_routed(range));
@@ -56,7 +56,7 @@ fn wanted(peers: &[Peer]) -> BTreeMap<End, (Option<IpAddr>, &str)> {
     all
 }
 
-/// Whether a range is one that a node can have: none that would take the default route, or the
+/// Whether a node may have this range: not if it would replace the default route or take the
 /// machine's own addresses.
 pub(crate) fn is_routed(range: &Cidr) -> bool {
     let taken = match range.network() {
@@ -85,11 +85,10 @@ pub(crate) fn addresses(peers: &[Peer]) -> Vec<Cidr> {
     ranges.chain(own).collect()
 }
 
-/// The addresses of peers and their pods to which an earlier agent has left routes: the ranges and
-/// the routers.
+/// The ranges and gateways of the routes that an earlier agent left: its peers' pods and addresses.
 pub(crate) fn routed() -> Result<Vec<Cidr>, Error> {
     let known = Links::open()?.routes_by_routers()?.into_iter();
-    // Nothing comes in from where nothing is sent.
+    // Unreachable routes have no gateway, and nothing is accepted from their nodes.
     let by_routers = known.filter_map(|route| Some((route, route.gateway?)));
     let ends = by_routers.flat_map(|(route, address)| {
         let range = Cidr {
@@ -105,7 +104,7 @@ pub(crate) fn routed() -> Result<Vec<Cidr>, Error> {
     Ok(ends.collect())
 }
 
-/// Trusted peers with a range of a family of which they have no address.
+/// Trusted peers that have a range but no node address of some family.
 fn without_router(peers: &[Peer]) -> Vec<Unreached> {
     let lacks = |peer: &&Peer, family: Family| {
         let mut ranges = peer.ranges.iter().filter(|range| is_routed(range));
@@ -121,14 +120,14 @@ fn without_router(peers: &[Peer]) -> Vec<Unreached> {
         };
         those.map(move |peer| Unreached {
             name: peer.name.clone(),
-            reason: format!("the node has no {family} address by which its pods are reached"),
+            reason: format!("the node has no {family} address to route its pods by"),
         })
     });
     all.collect()
 }
 
-/// Makes the kernel's routes by routers those that peers need, and no others. Each takes the place
-/// of an earlier one at once, and where the kernel refuses it nothing is sent: without a route,
+/// Makes the kernel's routes to pods exactly those that peers need. Each replaces an earlier one
+/// atomically. Where the kernel refuses a gateway, the route becomes unreachable: without a route,
 /// packets for pods would go to the machine's router.
 pub(crate) fn route(peers: &[Peer]) -> Result<Vec<Unreached>, Error> {
     let wanted = wanted(peers);
@@ -137,7 +136,7 @@ pub(crate) fn route(peers: &[Peer]) -> Result<Vec<Unreached>, Error> {
     let end = |route: &Route| (route.destination, route.prefix);
     let known: BTreeSet<_> = there.iter().map(|one| (end(one), one.gateway)).collect();
     let mut unreached = without_router(peers);
-    // First what leads nowhere: a node that is not trusted any more gets nothing meanwhile.
+    // Unreachable routes first: a node that is no longer trusted gets no more packets.
     let (nowhere, led): (Vec<_>, Vec<_>) =
         wanted.iter().partition(|(_, (router, _))| router.is_none());
     for ((destination, prefix), (gateway, name)) in nowhere.into_iter().chain(led) {

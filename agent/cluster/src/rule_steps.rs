@@ -1,25 +1,25 @@
-//! Steps of nftables rules that several chains of [`crate::rules`] have (pure).
+//! nftables expressions that several chains of [`crate::rules`] share (pure).
 
 use crate::rules::{LINKS, TUNNEL};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{Step, Verdict, name_key};
 
-/// Places in headers and numbers of protocols (RFC 768, RFC 792, RFC 4443, RFC 9293).
+/// Offsets in headers, and protocol numbers (RFC 768, RFC 792, RFC 4443, RFC 9293).
 pub(crate) const SOURCE_PORT: u32 = 0;
 pub(crate) const DESTINATION_PORT: u32 = 2;
 pub(crate) const ICMP: u8 = 1;
 pub(crate) const ICMP_V6: u8 = 58;
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
-/// How an error begins that says that a packet is too large: type and code with IPv4 (RFC 1191),
-/// the type with IPv6, where the code does not matter (RFC 4443, section 3.2).
+/// The first bytes of an ICMP error "packet too large": type and code for IPv4 (RFC 1191), the type
+/// alone for IPv6, where the code does not matter (RFC 4443, section 3.2).
 pub(crate) const TOO_LARGE: &[u8] = &[3, 4];
 pub(crate) const TOO_LARGE_V6: &[u8] = &[2];
 const DNS_PORT: u16 = 53;
-/// The link on which the machine speaks to itself.
+/// The machine's loopback link.
 pub(crate) const OWN_LINK: &str = "lo";
 
-/// The bits of a prefix, as long as an address.
+/// The network mask of a prefix length.
 pub(crate) fn mask(family: Family, prefix: u8) -> Vec<u8> {
     let host = family.bits().saturating_sub(prefix);
     let bits = u128::MAX.checked_shl(host.into()).unwrap_or(0);
@@ -32,17 +32,17 @@ pub(crate) fn mask(family: Family, prefix: u8) -> Vec<u8> {
     }
 }
 
-/// Steps that hold for what comes out of a pod's veth pair.
+/// Matches packets that a pod sends: from a pod's veth pair.
 pub(crate) fn from_a_pod() -> Vec<Step> {
     vec![Step::LoadInName(0), Step::Is(0, LINKS.as_bytes().to_vec())]
 }
 
-/// Steps that hold for what goes into one.
+/// Matches packets to a pod: into a pod's veth pair.
 pub(crate) fn to_a_pod() -> Vec<Step> {
     vec![Step::LoadOutName(0), Step::Is(0, LINKS.as_bytes().to_vec())]
 }
 
-/// Steps that hold where the port at `offset` is that of name servers.
+/// Matches packets of `protocol` whose port at `offset` is that of DNS.
 pub(crate) fn of_names(protocol: u8, offset: u32) -> Vec<Step> {
     vec![
         Step::LoadProtocol(0),
@@ -56,33 +56,33 @@ pub(crate) fn of_names(protocol: u8, offset: u32) -> Vec<Step> {
     ]
 }
 
-/// Counts a packet and decides it.
+/// Counts a packet and applies the verdict.
 pub(crate) fn end(verdict: Verdict) -> Vec<Step> {
     vec![Step::Count, Step::Verdict(verdict)]
 }
 
-/// Steps that hold where the loaded name is that of one of the tunnel's links.
+/// Matches packets whose loaded link name is one of the tunnel's.
 pub(crate) fn of_tunnel(load: Step) -> Vec<Step> {
     vec![load, Step::Is(0, TUNNEL.as_bytes().to_vec())]
 }
 
-/// Steps that hold where it is another link's.
+/// Matches packets whose loaded link name is not one of the tunnel's.
 pub(crate) fn not_of_tunnel(load: Step) -> Vec<Step> {
     vec![load, Step::IsNot(0, TUNNEL.as_bytes().to_vec())]
 }
 
-/// Steps that hold for what comes in by another link than this.
+/// Matches packets that come in by another link than this.
 pub(crate) fn not_by(link: &str) -> Vec<Step> {
     vec![Step::LoadInName(0), Step::IsNot(0, name_key(link).to_vec())]
 }
 
-/// Steps that hold where one of these bits of the register is set.
+/// Matches packets for which one of these bits of the loaded register is set.
 pub(crate) fn has(load: Step, bits: u32) -> Vec<Step> {
     let mask = bits.to_ne_bytes().to_vec();
     vec![load, Step::Mask { of: 0, mask }, Step::IsNot(0, vec![0; 4])]
 }
 
-/// What comes from elsewhere than this machine and its pods.
+/// Matches packets that neither this machine nor its pods sent.
 pub(crate) fn elsewhere() -> Vec<Step> {
     let no_pod = vec![
         Step::LoadInName(0),

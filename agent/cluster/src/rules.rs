@@ -1,39 +1,38 @@
-//! What the packet filter holds for pods (pure): one table of this agent's own for each family of
-//! addresses that pods have, put in place as a whole at the start and changed by single keys
-//! afterwards.
+//! The nftables table for pods (pure): one for each address family that pods have, applied whole at
+//! the start and changed by single set elements afterwards.
 //!
-//! - `from-pods`: what comes out of a pod's veth pair carries the pod's own address. What is for an
-//!   address of the set `machines` goes through the chain `to-machines`. The machine's loopback
-//!   addresses are not for pods, although veth pairs let the machine's own programs call from
-//!   there. Link-local addresses, and those at which clouds keep metadata and agents, are not for
-//!   pods either, except for DNS (port 53): they hand out the identity and user-data of the machine
-//!   that asks. Pods on the machine's network count as the machine here. Questions to the node's
-//!   name server, and its answers (`own-answers`), take no entry of the connection table, so that
-//!   names are answered also where it is full.
-//! - `by-connection`: addresses of the set `machines` are no endpoints of services, except for the
-//!   machine's own programs. Errors (ICMP) go through the chain `errors`: the kernel, and with it
-//!   every NetworkPolicy, judges them by the connection of the packet that they quote, never by
-//!   their sender. A pod sends them about its own connections alone, to the machine, too; and that
-//!   packets are too large only where the other end knows the connection by the pod's own address,
-//!   since that end then sends smaller ones to this address, whatever the connection.
-//! - `through`: what fits no connection that is known is dropped, and what the kernel looks up none
-//!   for, since no policy would judge it; pods may connect anywhere; connections from outside to
-//!   pods are dropped, those that a node began as a peer, too, as soon as it is none; all other
-//!   forwarding is dropped.
-//! - `in-the-clear`, where other machines are reached by a tunnel: what is for their pods leaves by
-//!   the tunnel or not at all. `from-pods` then lets in what carries an address of a pod by the
-//!   tunnel only, which has proved whose it is.
-//! - `into-the-tunnel`, there too: what the machine sends as itself to their pods has its address
-//!   in its range.
-//! - `outside`: what leaves the cluster has the machine's address, since routers outside have no
-//!   route to a pod.
+//! - `from-pods`: a packet from a pod's veth pair is dropped unless it carries the pod's own
+//!   address. Packets to an address of the set `machines` go through the chain `to-machines`. Pods
+//!   may not reach the machine's loopback addresses, although veth pairs accept those, so that the
+//!   machine's own programs can call pods from there. Nor may they reach link-local addresses and
+//!   those of cloud metadata services and agents, except for DNS (port 53): these hand out the
+//!   identity and user-data of the machine that asks. Pods on the machine's network count as the
+//!   machine here. DNS queries to the node's name server and its answers (`own-answers`) are not
+//!   tracked, so that names are answered also when the connection table is full.
+//! - `by-connection`: services lead to no address of the set `machines`, except for the machine's
+//!   own programs. ICMP errors of pods go through the chain `errors`: the kernel, and with it every
+//!   NetworkPolicy, judges an error by the connection of the packet that it quotes, never by its
+//!   sender. So a pod may send errors only about its own connections, also to the machine. It may
+//!   report "packet too large" only where the connection's addresses are not translated: the
+//!   receiver then sends smaller packets to the address that it sees, on all connections.
+//! - `through`: packets that fit no known connection are dropped, and so are untracked ones, since
+//!   no policy would judge them. Pods may connect anywhere. New connections from outside to pods
+//!   are dropped; established ones of a node are, too, as soon as it is no longer a peer. All other
+//!   forwarding is dropped on a machine that serves nothing but Kubernetes.
+//! - `in-the-clear`, where other machines are reached by a tunnel: packets to their pods leave by
+//!   the tunnel or not at all. `from-pods` then accepts packets from their pods' addresses by the
+//!   tunnel only, which has authenticated the sender.
+//! - `into-the-tunnel`, there too: what the machine itself sends to their pods gets its address in
+//!   its own pod range as the source.
+//! - `outside`: what pods send out of the cluster gets the machine's address, since routers outside
+//!   have no route to a pod.
 //!
-//! Each packet pays for each rule, and for each look at the name of its link more than for a
-//! comparison: a rule begins with what is cheap and holds for few packets, and those that only some
-//! addresses need are behind one look at a set.
+//! Each packet is matched against each rule, and matching the name of its link costs more than a
+//! comparison: so a rule begins with a cheap match that few packets pass, and rules that only some
+//! addresses need are behind one lookup in a set.
 //!
-//! Neighbour discovery of IPv6 is no exception: both ends of a veth pair have each other's Ethernet
-//! address fixed and no link-local address, so that neither has anything to ask, and what a pod
+//! IPv6 neighbour discovery needs no rule: both ends of a veth pair have each other's Ethernet
+//! address fixed and no link-local address, so neither has anything to ask, and what a pod
 //! announces is dropped.
 
 use crate::address::gateway;
@@ -57,29 +56,29 @@ use std::net::IpAddr;
 pub const TABLE: &str = "pratique-pods";
 /// The set of veth pairs and the addresses behind them.
 pub const PODS: &str = "pods";
-/// The set of addresses that are no pods' to ask, with the chain for packets to them.
+/// The set of addresses that only the machine may call, and the chain for packets to them.
 const MACHINES: &str = "machines";
 const TO_MACHINES: &str = "to-machines";
-/// The chain of what its connection decides, and that of errors which pods send.
+/// The chain that decides by the state of a packet's connection, and that for ICMP errors of pods.
 const BY_CONNECTION: &str = "by-connection";
 const ERRORS: &str = "errors";
 /// The set of other nodes' addresses and ranges, each with its mask.
 pub const PEERS: &str = "peers";
-/// The links of the tunnel to other machines' pods, and what the names of both begin with.
+/// The names of the two WireGuard links to other machines' pods; both begin with [`TUNNEL`].
 pub const TUNNELS: [&str; 2] = [TUNNEL, "pratique-wg1"];
-/// See [`TUNNELS`].
+/// The name of the first link of [`TUNNELS`], and the prefix of the other's.
 pub const TUNNEL: &str = "pratique-wg";
-/// What the names of pods' veth pairs begin with.
+/// Prefix of the names of pods' veth pairs.
 pub const LINKS: &str = POD_LINKS;
 
 /// Before connections are looked up, after fragments are joined (`NF_IP_PRI_RAW`).
 const RAW: i32 = -300;
-/// Behind the change of destinations (`NF_IP_PRI_NAT_DST`).
+/// Just after destination NAT (`NF_IP_PRI_NAT_DST`).
 const DESTINATION_CHOSEN: i32 = -99;
 /// `NF_IP_PRI_FILTER` and `NF_IP_PRI_NAT_SRC`.
 const FILTER: i32 = 0;
 const SOURCE_NAT: i32 = 100;
-/// Before any other change of sources: the first one decides.
+/// Before any other source NAT: the first one decides.
 const FIRST_SOURCE_NAT: i32 = SOURCE_NAT - 1;
 /// nftables' data type of an interface's name, as programs show a set's keys.
 const NAME_SHOWN_AS: u32 = 41;
@@ -94,31 +93,31 @@ const fn shown_as(family: Family) -> u32 {
     }
 }
 
-/// Bits of [`Step::LoadState`]: the kernel looks up no connection for it; an error about a packet
-/// of a connection.
+/// Bits of [`Step::LoadState`]: a packet for which the kernel looks up no connection; an ICMP error
+/// about a packet of a connection.
 const UNTRACKED: u32 = 64;
 const RELATED: u32 = 4;
 
-/// What a machine passes on, and by which way.
+/// What a machine forwards, and by which way.
 #[derive(Debug, Clone, Copy)]
 pub struct Forwarding {
-    /// The machine serves nothing but Kubernetes: it passes on no packets but those of pods.
+    /// The machine serves nothing but Kubernetes: it forwards no packets but those of pods.
     pub kubernetes_only: bool,
     /// Peers are reached by [`TUNNELS`] only.
     pub tunnel: bool,
 }
 
-/// What rules of a family are made of.
+/// What the rules of one address family depend on.
 struct Rules {
     family: Family,
     /// This node's ranges.
     own: Vec<Cidr>,
-    /// Lengths of the prefixes of peers.
+    /// The prefix lengths of peers' ranges.
     sizes: BTreeSet<u8>,
 }
 
-/// The whole table of a family, in place of an earlier one, in one batch. What is of the other
-/// family is left out.
+/// The whole table of a family, which replaces an earlier one in one batch. Addresses of the other
+/// family are left out.
 ///
 /// `ranges`: this node's ranges of pod addresses. `pods`: veth pairs and the addresses behind them.
 /// `peers`: addresses of other nodes and their pods, which come to pods here unchanged.
@@ -271,8 +270,7 @@ impl Rules {
         }
     }
 
-    /// Steps that hold for packets whose address at `offset` is of a peer whose range has a prefix
-    /// of this length.
+    /// Matches packets whose address at `offset` is in a peer's range with a prefix of this length.
     fn of_a_peer(&self, offset: u32, prefix: u8) -> Vec<Step> {
         let mask = mask(self.family, prefix);
         let behind = self.family.bytes() / 4;
@@ -293,7 +291,7 @@ impl Rules {
         ]
     }
 
-    /// Steps that hold for packets whose address at `offset` is in a range, or is not.
+    /// Matches packets whose address at `offset` is in a range (`inside`), or is not.
     fn address_in(&self, offset: u32, range: Cidr, inside: bool) -> Vec<Step> {
         let network = octets(range.address);
         let compare = if inside {
@@ -313,7 +311,7 @@ impl Rules {
             .collect()
     }
 
-    /// Steps that hold for packets to one of [`machines`].
+    /// Matches packets to one of [`machines`].
     fn to_machines(&self) -> Vec<Step> {
         vec![
             self.load(self.family.destination_offset(), BEHIND_NAME),
@@ -382,8 +380,9 @@ impl Rules {
         self.own_addresses().flat_map(of_server).collect()
     }
 
-    /// What services lead to: the first packet of each connection, which others follow. Answers of
-    /// pods go to the machine's loopback addresses where its own programs called from there.
+    /// Drops what a service leads to one of [`machines`]. Only the first packet of a connection is
+    /// matched: pods must be able to answer the machine's own programs, which may call from a
+    /// loopback address.
     fn led_by_services(&self) -> Change {
         let led = [
             has(Step::LoadState(0), NEW),
@@ -395,11 +394,9 @@ impl Rules {
         rule(BY_CONNECTION, &led)
     }
 
-    /// Errors out of pods, by the connections that they quote: those of the pod itself pass. One
-    /// that quotes no connection is for nobody. That packets are too large is for nobody either
-    /// where addresses of the connection were changed: its receiver remembers it for an address,
-    /// which is then that of the machine or of a service, and sends smaller packets to all who have
-    /// it.
+    /// ICMP errors of pods: only those that quote a connection of the pod itself pass, and of these
+    /// no "packet too large" if the connection's addresses are translated. Its receiver would store
+    /// the smaller size for the machine's or the service's address, and so for all that share it.
     fn errors(&self) -> [Change; 5] {
         let (icmp, too_large) = match self.family {
             Family::V4 => (ICMP, TOO_LARGE),
@@ -433,10 +430,10 @@ impl Rules {
         ]
     }
 
-    /// Pods' addresses come in by the tunnel, and packets for other machines' pods leave by it.
+    /// Packets from and to other machines' pods: accepted by the tunnel only, sent by it only.
     fn of_the_tunnel(&self) -> Vec<Change> {
         let own = self.own.iter().map(|range| {
-            // Not even by the tunnel: these addresses are on this machine.
+            // Not even by the tunnel: the addresses of this range are on this machine.
             let parts = [elsewhere(), self.from(*range), end(Verdict::Drop)];
             rule("from-pods", &parts)
         });
@@ -461,17 +458,17 @@ impl Rules {
         rules
     }
 
-    /// What the machine itself sends to other machines' pods, or as itself for a client of a node's
-    /// port, has its address in its range of pods' addresses: others than those the peers take from
-    /// nobody. Both links have that address, and the kernel is told it: with [`Step::Masquerade`] a
-    /// connection would end as soon as its packets leave by the other link.
+    /// Source NAT for what the machine sends to other machines' pods, for itself or for a client of
+    /// a node port: the source becomes its address in its own pod range, as peers accept no other.
+    /// Both links have that address, and the rule names it: [`Step::Masquerade`] would end a
+    /// connection as soon as its packets leave by the other link.
     fn as_the_node(&self) -> Vec<Change> {
         let name = "into-the-tunnel";
         let Some(address) = self.own_addresses().map(octets).next() else {
             return Vec::new();
         };
         let source = self.family.source_offset();
-        // A constant: what is loaded is masked away.
+        // Loads a constant: the mask clears what was loaded, and the flip sets the address.
         let constant = Step::MaskAndFlip {
             of: 0,
             mask: vec![0; address.len()],
@@ -511,9 +508,9 @@ impl Rules {
         let accept = || vec![Step::Verdict(Verdict::Accept)];
         let with = |parts: &[Vec<Step>]| rule("through", parts);
         let of_peers = |prefix: &u8| self.of_a_peer(self.family.source_offset(), *prefix);
-        // First: nearly all packets are of these. Answers to what left as the machine come from
-        // anywhere, all else from pods here and from peers alone: packets of a removed peer are
-        // dropped on established connections, too.
+        // Established connections first, as nearly all packets belong to one. Answers to
+        // masqueraded connections may come from anywhere, all else only from pods here and from
+        // peers: packets of a removed peer are dropped on established connections, too.
         let mut rules = vec![
             with(&[known(), as_another, of_the_server, accept()]),
             with(&[known(), from_a_pod(), accept()]),
@@ -521,22 +518,22 @@ impl Rules {
         let of_peers_known = |prefix| with(&[known(), of_peers(prefix), accept()]);
         rules.extend(self.sizes.iter().map(of_peers_known));
         rules.extend([
-            // Such a packet's addresses are not changed back: its receiver would reset a connection
-            // that goes on.
+            // NAT does not translate an invalid packet: its receiver would reset a connection that
+            // is alive.
             with(&[of_none, end(Verdict::Drop)]),
             with(&[unjudged(), from_a_pod(), end(Verdict::Drop)]),
             with(&[unjudged(), to_a_pod(), end(Verdict::Drop)]),
             with(&[from_a_pod(), accept()]),
-            // What a service led to a pod of a peer comes back from there, and from nowhere else.
+            // What a service sends to a peer's pod on behalf of a client elsewhere.
             with(&[by_a_service, of_the_client, accept()]),
-            // Of any router.
+            // ICMP errors may come from any router.
             with(&[error, accept()]),
         ]);
         let of_peers_new = |prefix| with(&[to_a_pod(), of_peers(prefix), accept()]);
         rules.extend(self.sizes.iter().map(of_peers_new));
         rules.push(with(&[to_a_pod(), end(Verdict::Drop)]));
         if forwarding.tunnel {
-            // Other machines' pods have no way through this one.
+            // This machine does not forward between other machines.
             let by_it = of_tunnel(Step::LoadInName(0));
             rules.push(with(&[by_it, end(Verdict::Drop)]));
         }
@@ -554,7 +551,8 @@ impl Rules {
         let leaves = self.own.iter();
         let leaves = leaves.flat_map(|range| self.address_in(destination, *range, false));
         let leaves: Vec<Step> = leaves.collect();
-        // A pod that reaches itself through a service would answer itself past the node.
+        // A pod that calls itself through a service would answer itself directly, without the node
+        // to translate the addresses back.
         let to_itself = vec![
             Step::LoadOutName(0),
             self.load(source, BEHIND_NAME),
@@ -639,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_for_single_addresses_are_out_of_other_packets_way() {
+    fn few_rules_match_every_packet() {
         for family in Family::BOTH {
             let ranges = ["10.1.0.0/24", "fd00:1::/64"].map(|text| text.parse().unwrap());
             let forwarding = Forwarding {
@@ -656,12 +654,12 @@ mod tests {
                 });
                 steps.cloned().collect::<Vec<_>>()
             };
-            // An address that is its pod's, those of machines, and names by UDP and TCP.
+            // The pod's own address, the jump to the machines' chain, and DNS by UDP and TCP.
             assert_eq!(of("from-pods").len(), 4);
             assert_eq!(of(BY_CONNECTION).len(), 2);
             assert!(of(TO_MACHINES).len() >= 4);
-            // Of what goes on, answers to what left as the machine are let through by the first
-            // rule, which looks at no name, and what a pod sends by the next one.
+            // On established connections, answers to masqueraded packets are accepted by the first
+            // rule, which matches no link name, and what a pod sends by the next one.
             let looks = |steps: &Vec<Step>| steps.contains(&Step::LoadInName(0));
             assert_eq!(of("through").iter().position(looks), Some(1));
             assert!(of("through")[1].ends_with(&[Step::Verdict(Verdict::Accept)]));
@@ -675,7 +673,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_machine_of_ours_drops_what_is_no_pods() {
+    fn a_machine_that_serves_only_kubernetes_forwards_nothing_else() {
         for family in Family::BOTH {
             let rules = Rules {
                 family,

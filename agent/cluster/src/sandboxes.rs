@@ -1,4 +1,4 @@
-//! The sandboxes of this node: made, found again, and removed.
+//! The pod sandboxes of this node: makes them, adopts those of an earlier agent, and removes them.
 
 use crate::address::gateway;
 use crate::error::Error;
@@ -29,32 +29,32 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// The link of a pod's own network, as upstream's network plugins name it.
+/// The name of a pod's end of its veth pair, as CNI plugins have it.
 const POD_LINK: &str = "eth0";
 /// Largest record that is read.
 const MAX_RECORD: u64 = 64 * 1024;
 
-/// Where things are kept.
+/// Where sandboxes are kept, and what the machine forwards.
 #[derive(Debug, Clone)]
 pub struct SandboxOptions {
-    /// Folder of the sandboxes, in memory, where mounts are seen by the container engine:
-    /// `/run/pratique/pods`.
+    /// Folder of the sandboxes, `/run/pratique/pods`: in memory, and a place whose mounts the
+    /// container engine sees.
     pub run: PathBuf,
-    /// The table of addresses, on the disk: `/var/lib/pratique/pod-addresses.json`.
+    /// The file of pods' addresses, on the disk: `/var/lib/pratique/pod-addresses.json`.
     pub ledger: PathBuf,
-    /// The machine serves nothing but Kubernetes: it passes on no packets but those of pods.
+    /// The machine serves nothing but Kubernetes: it forwards no packets but those of pods.
     pub kubernetes_only: bool,
-    /// Pods of other machines are reached by a tunnel, and by no other way.
+    /// Pods of other machines are reached by the tunnel only.
     pub tunnel: bool,
 }
 
-/// The packet filter, and what it holds of this agent.
+/// The nftables tables of pods, and what they are made from.
 #[derive(Debug, Default)]
 struct Rules {
-    /// One for each family of which the node has a range; none before that.
+    /// One for each address family in which the node has a range; empty before it has any.
     filters: BTreeMap<Family, Filter>,
     ranges: Vec<Cidr>,
-    /// Addresses by the veth pair behind which they are.
+    /// Pods' addresses, by the name of the veth pair.
     pods: BTreeMap<String, Vec<IpAddr>>,
     peers: Vec<Cidr>,
 }
@@ -69,7 +69,7 @@ impl Rules {
         rules::all(family, &self.ranges, &self.pods, &self.peers, forwarding)
     }
 
-    /// Puts all tables in place.
+    /// Replaces all tables.
     fn put(&mut self, options: &SandboxOptions) -> agent_sys::Result<()> {
         let families: Vec<Family> = self.filters.keys().copied().collect();
         for family in families {
@@ -81,7 +81,7 @@ impl Rules {
         Ok(())
     }
 
-    /// Gives pods their shares of the table of connections.
+    /// Sets each pod's share of the connection table.
     fn share(&mut self, most_pods: u32) -> Result<(), Error> {
         let size = shares::set_table()?;
         let families = u32::try_from(self.filters.len()).unwrap_or(1);
@@ -115,11 +115,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Sandboxes {
-    /// Finds the sandboxes of an earlier agent: whole ones are adopted, what a crash left is taken
-    /// away. What the packet filter holds stays in force until [`Self::give_ranges`].
+    /// Finds the sandboxes of an earlier agent: complete ones are adopted, what a crash left is
+    /// removed. The earlier nftables tables stay in force until [`Self::give_ranges`].
     ///
     /// # Errors
-    /// If the folder can't be made or read, or something in it can't be taken away.
+    /// If the folder can't be made or read, or something in it can't be removed.
     pub fn open(options: SandboxOptions) -> Result<Self, Error> {
         let run = &options.run;
         fs::DirBuilder::new()
@@ -151,8 +151,8 @@ impl Sandboxes {
         Self { most_pods, ..self }
     }
 
-    /// The node's ranges of pod addresses, as its Node says. Puts the packet filter's table in
-    /// place and lets the machine pass packets on.
+    /// Sets the node's ranges of pod addresses (`spec.podCIDRs`), applies the nftables tables, and
+    /// turns on forwarding.
     ///
     /// # Errors
     /// If a range can't hold pods, or the kernel refuses; then pods keep what they have, and no new
@@ -166,8 +166,8 @@ impl Sandboxes {
             gateway(range)?;
         }
         if rules.filters.is_empty() && rules.peers.is_empty() {
-            // An earlier agent's: they stay let in, and kept to the tunnel, until the nodes are
-            // known again.
+            // The peers of an earlier agent: until the nodes are known again, their packets stay
+            // accepted, by the tunnel only where there is one.
             rules.peers = if self.options.tunnel {
                 led_into_the_tunnel()?
             } else {
@@ -182,7 +182,7 @@ impl Sandboxes {
             }
             rules.put(&self.options)?;
             rules.share(self.most_pods)?;
-            // Nothing is passed on before there is a table.
+            // Nothing is forwarded before there is a table.
             rules.families().into_iter().try_for_each(pass_on)?;
             Ok::<_, Error>(())
         };
@@ -203,7 +203,7 @@ impl Sandboxes {
     /// be a router: it is returned, and the others get their routes.
     pub fn give_peers(&self, peers: &[Peer]) -> Result<Vec<Unreached>, Error> {
         let unreached = peers::route(peers);
-        // Also where a route failed: packets of a node that is not trusted any more are dropped.
+        // Also if a route failed: packets of a node that is no longer trusted must be dropped.
         self.let_in(peers::addresses(peers))?;
         unreached
     }
@@ -244,14 +244,13 @@ impl Sandboxes {
         Ok((plan, keys))
     }
 
-    /// Lets these addresses of other nodes and their pods speak to pods here.
+    /// Accepts packets from these addresses of other nodes and their pods to pods here.
     pub(crate) fn let_in(&self, peers: Vec<Cidr>) -> Result<(), Error> {
         let mut rules = lock(&self.rules);
         if rules.peers != peers {
             let before = std::mem::replace(&mut rules.peers, peers);
             if let Err(error) = rules.put(&self.options) {
-                // What came into force of it goes with the next try, which puts all tables in
-                // place.
+                // A part of the tables may have changed; the next try replaces all.
                 rules.peers = before;
                 return Err(error.into());
             }
@@ -267,7 +266,7 @@ impl Sandboxes {
             .collect()
     }
 
-    /// The families of which pods here have addresses; none before the node has ranges.
+    /// The address families of pods here; none before the node has ranges.
     pub fn families(&self) -> BTreeSet<Family> {
         lock(&self.rules).families()
     }
@@ -275,8 +274,8 @@ impl Sandboxes {
     /// The sandbox of a pod, made where there is none.
     ///
     /// # Errors
-    /// If the node has no range yet, no address is free, or the kernel refuses a step; what was
-    /// made by then goes with the next try or with [`Self::remove`].
+    /// If the node has no range yet, no address is free, or the kernel refuses a step; the next try
+    /// or [`Self::remove`] removes what was made until then.
     pub fn make(&self, wanted: &SandboxSpec) -> Result<Sandbox, Error> {
         if let Some(made) = self.find(&wanted.uid) {
             return Ok(made);
@@ -311,7 +310,7 @@ impl Sandboxes {
         })
     }
 
-    /// Pods of which something is here, by uid.
+    /// The uids of pods that have a sandbox, a part of one, or addresses here.
     pub fn uids(&self) -> BTreeSet<String> {
         let of_ledger: Vec<String> = lock(&self.ledger).table.uids().map(str::to_owned).collect();
         self.folders()
@@ -351,7 +350,7 @@ impl Sandboxes {
         })
     }
 
-    /// A pod's addresses, written down.
+    /// Gives a pod its addresses, and records them on the disk.
     fn give_addresses(&self, uid: &str) -> Result<Vec<IpAddr>, Error> {
         let ranges = lock(&self.rules).ranges.clone();
         lock(&self.ledger).change(|table| {
@@ -363,7 +362,7 @@ impl Sandboxes {
     fn act(&self, step: Step, sandbox: &mut Sandbox) -> Result<(), Error> {
         match step {
             Step::Folder => make_folder(&sandbox.folder),
-            // Given beside the steps that come before its use.
+            // Addresses are given by another thread, beside the steps that need none.
             Step::Address => Ok(()),
             Step::Ids if !sandbox.wanted.users => Ok(()),
             Step::Ids => {
@@ -395,8 +394,8 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Changes one key. Where the kernel's table is not as it should be, all of it is put in place
-    /// anew.
+    /// Changes one set element. If the kernel refuses, its table is not the one that this agent
+    /// made, and is replaced.
     fn apply(&self, rules: &mut Rules, family: Family, change: Change) -> Result<(), Error> {
         let filter = rules.filters.get_mut(&family).ok_or(Error::NoRange)?;
         if filter.apply(&[change]).is_err() {
@@ -516,7 +515,7 @@ impl Sandboxes {
         Ok(found)
     }
 
-    /// The sandbox of a record, if all that it names is there.
+    /// The sandbox that a pod's record describes, if all parts of it exist.
     fn recorded(&self, uid: &str) -> Option<Sandbox> {
         let folder = self.options.run.join(uid);
         let mut bytes = Vec::new();
@@ -564,8 +563,8 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Takes away all of a pod's sandbox but its addresses, the record first, so that no part of it
-    /// is believed whole.
+    /// Removes all of a pod's sandbox but its addresses: the record first, so that what is left of
+    /// an interrupted removal is not adopted.
     fn clear(&self, uid: &str) -> Result<(), Error> {
         lock(&self.made).remove(uid);
         let folder = self.options.run.join(uid);
