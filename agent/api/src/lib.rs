@@ -1,9 +1,9 @@
 //! The interface through which the node's parts use the master's API: calls, watches, events.
 //!
 //! Enter by [`Api`], which the `agent` program implements, and by [`get`], [`post`] and [`send`],
-//! which make its calls. [`list`] takes a list in pages that can be read, [`WatchEvent::read`]
-//! reads a watch, [`Backoff`] and [`Pace`] say when to ask again. [`events`] records what happened:
-//! one task writes events, and the channel to it is bounded.
+//! which make its calls. [`list`] reads a list page by page, [`WatchEvent::read`] decodes a line of
+//! a watch, [`Backoff`] and [`Pace`] say when to ask again. [`events`] records Events: one task
+//! writes them, and the channel to it is bounded.
 
 mod backoff;
 pub mod events;
@@ -24,7 +24,7 @@ use std::future::Future;
 use std::pin::Pin;
 use thiserror::Error;
 
-/// A future of the master's answer; boxed so that the trait can be an object.
+/// A future of the master's answer; boxed so that [`Api`] can be used as `dyn Api`.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, ApiError>> + Send + 'a>>;
 
 /// The lines of a watch, each one JSON document (`{"type":…,"object":…}`) without its line end.
@@ -67,10 +67,10 @@ pub enum ApiError {
     #[error("the master gave no answer")]
     Transport(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The answer has more bytes than are read: ask for less at once.
-    #[error("the master's answer has more than {0} bytes, and no more are read")]
+    #[error("the master's answer is larger than the limit of {0} bytes")]
     TooLarge(usize),
     /// The answer is not of the expected form.
-    #[error("the master's answer can't be read")]
+    #[error("the master's answer can't be decoded")]
     Decode(#[source] serde_json::Error),
     /// The request's object has no JSON form.
     #[error("the request can't be written as JSON")]
@@ -124,8 +124,8 @@ impl ApiError {
 
 /// The master's API.
 ///
-/// An implementation must guarantee: it authenticates and chooses an endpoint; answers are bounded;
-/// a watch that the master ends is the stream's end, not an error.
+/// An implementation authenticates the node, chooses an endpoint, and limits the size of answers.
+/// If the master ends a watch, the stream ends without an error.
 pub trait Api: Send + Sync + fmt::Debug + 'static {
     /// Sends one request and returns the body of a 2xx answer.
     fn call(&self, call: Call) -> Answer<'_, Bytes>;

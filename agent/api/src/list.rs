@@ -1,4 +1,4 @@
-//! Lists, page by page.
+//! Lists objects page by page, with smaller pages where objects are large.
 
 use crate::{Api, ApiError, get};
 use serde::Deserialize;
@@ -7,7 +7,7 @@ use serde_json::Value;
 /// Objects of one page.
 const PAGE: u32 = 500;
 
-/// A page of a list, its objects still to be read.
+/// A page of a list; its objects are not decoded yet.
 #[derive(Debug, Deserialize)]
 struct Page {
     metadata: PageMeta,
@@ -23,14 +23,14 @@ struct PageMeta {
     next: String,
 }
 
-/// Hands each object of a list to `take`, and gives the list's version, from which a watch goes on.
-/// The path may have a query.
+/// Hands each object of a list to `take`; returns the list's resource version, from which a watch
+/// continues. The path may have a query.
 ///
-/// A page that is too large to be read is asked for again with half as many objects, and so are
-/// those after it: the authors of a few large objects must not keep a node from all others.
+/// A page whose answer exceeds the limit in bytes is requested again with half as many objects, and
+/// so are those after it: a few large objects must not hide all others from a node.
 ///
 /// # Errors
-/// As [`get`]; `take` may have had a part of the objects by then.
+/// As [`get`]; `take` may have got some of the objects before.
 pub async fn list(
     api: &dyn Api,
     path: &str,

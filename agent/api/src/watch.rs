@@ -1,22 +1,22 @@
-//! The lines of a watch, read.
+//! Decodes the lines of a watch.
 
 use crate::ApiError;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Marks the end of the objects that were there when the watch began (KEP-3157).
+/// Annotation of the bookmark after the objects that existed when the watch began (KEP-3157).
 const INITIAL_END: &str = "/metadata/annotations/k8s.io~1initial-events-end";
 
 /// What a line of a watch reports.
 #[derive(Debug, PartialEq)]
 pub enum WatchEvent {
-    /// The object is so now.
+    /// The object was added or modified; this is its present form.
     Is(Value),
-    /// The object is gone; this was its last form.
+    /// The object was deleted; this was its last form.
     Gone(Value),
-    /// Nothing changed up to the version.
+    /// A bookmark: nothing else changed up to this version.
     Bookmark {
-        /// All objects that were there at the beginning have been reported.
+        /// The bookmark after all objects that existed when the watch began.
         initial_end: bool,
     },
 }
