@@ -31,7 +31,7 @@ pub enum FolderError {
     #[error("{0:?} can't be the name of a volume")]
     Name(String),
     /// There is less room than the claim asks for.
-    #[error("{free} bytes are free for volumes, and {requested} are asked for")]
+    #[error("the claim requests {requested} bytes, and only {free} are free for volumes")]
     Full {
         /// Bytes that are free.
         free: u64,
@@ -56,14 +56,13 @@ pub enum FolderError {
 #[derive(Debug)]
 pub struct Folders {
     root: PathBuf,
-    /// Folders are made, and get and lose their names, one after another. None is emptied
-    /// meanwhile.
+    /// Held while a folder is made or renamed, or an empty one removed; not while one is emptied.
     turn: Mutex<()>,
     /// Volumes whose folders are being removed.
     going: Mutex<BTreeSet<String>>,
 }
 
-/// A folder that is being removed, until this is dropped.
+/// Marks a folder as being removed until this is dropped.
 struct Removal<'a>(&'a Folders, &'a str);
 
 impl Drop for Removal<'_> {
@@ -146,11 +145,11 @@ impl Folders {
     }
 
     /// Removes a volume's folder with its content; it is no error if there is none. The next call
-    /// continues an interrupted removal. It holds up no other folder, however long it takes.
+    /// continues an interrupted removal. It delays no call for another folder.
     ///
     /// # Errors
-    /// [`FolderError::Going`] where not all of it is removed yet, or if something of it can't be
-    /// removed.
+    /// [`FolderError::Going`] while it is being removed: to be called again;
+    /// [`FolderError::System`] if something of it can't be removed.
     pub fn remove(&self, name: &str) -> Result<(), FolderError> {
         self.remove_within(name, MOST_NAMES)
     }
@@ -164,7 +163,7 @@ impl Folders {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let removed = match Beneath::root(&self.root) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            // It looks into no folder that is not empty.
+            // 0: nothing in the folder is removed.
             root => root.and_then(|root| root.remove_some(path, 0)),
         };
         let fault = |error| FolderError::System(name.to_owned(), error);

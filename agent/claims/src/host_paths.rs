@@ -8,17 +8,17 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
-/// By what right a pod mounts a path of the machine.
+/// Why a pod may mount a path of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Right {
     /// The machine's configuration lists it.
     Listed,
-    /// The pod brings a plug-in, such as a CSI driver: its author is root of the machine, as its
-    /// configuration allows.
+    /// The pod runs a plug-in, such as a CSI driver: the configuration allows its author to be root
+    /// on the machine.
     PlugIn,
 }
 
-/// What pods may mount, and the agent's own folders, which are never in it.
+/// The paths that pods may mount, and the agent's own folders, which they may not.
 #[derive(Debug, Clone, Copy)]
 pub struct HostPaths<'a> {
     /// What the configuration lists.
@@ -32,9 +32,9 @@ pub struct HostPaths<'a> {
 }
 
 impl HostPaths<'_> {
-    /// A file or folder of the machine, checked where it is. Where nothing is, it is made if the
-    /// pod's type asks for that, or a folder if the pod names no type and pods may write there:
-    /// upstream's container runtimes make the source of a mount that is missing.
+    /// Opens and checks a file or folder of the machine. If it is missing, it is made if the
+    /// volume's type asks for that; without a type, a folder is made if pods may write there, as
+    /// upstream's container runtimes do.
     ///
     /// # Errors
     /// Why the pod does not get it.
@@ -183,8 +183,8 @@ fn words_of(kind: &str) -> Result<&'static str, String> {
     })
 }
 
-/// Whether what is there is of a type. A device is only seen: no mount of a volume lets it be
-/// opened.
+/// Whether what is at a place has the volume's type. Devices can be mounted, but not opened: all
+/// mounts of volumes are nodev.
 fn is_of(kind: &str, place: &PathHandle) -> bool {
     match kind {
         "Directory" | "DirectoryOrCreate" => place.is_dir(),
@@ -196,7 +196,7 @@ fn is_of(kind: &str, place: &PathHandle) -> bool {
     }
 }
 
-/// What is at a path below a folder; folders as open as the first are made where nothing is there.
+/// Opens a path below a folder. With `make`, missing folders are made, with the mode of the first.
 ///
 /// # Errors
 /// It isn't there and can't be made, or a link is on the way.
