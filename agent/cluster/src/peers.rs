@@ -1,6 +1,6 @@
 //! Routes to other nodes' pods over a trusted L2 segment: one for each of their ranges, by the
-//! node's address. The ranges of a node that is not trusted, or not on a segment of this one, get an
-//! unreachable route: without a route their packets would go to the machine's router.
+//! node's address. The ranges of a node that is not trusted, or not on a segment of this one, get
+//! an unreachable route: without a route their packets would go to the machine's router.
 
 use crate::error::Error;
 use agent_sys::netlink::Family;
