@@ -113,10 +113,10 @@ impl Tpms {
 /// How much a container sees of what the kernel tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KernelView {
-    /// What every container may know.
+    /// The default: with masked and read-only paths in `/proc` and `/sys`.
     Least,
-    /// All of `/proc`, and what may be written there by the modes of the files alone: for the root
-    /// of a user namespace, whose files they are not.
+    /// `/proc` without masked or read-only paths (`procMount: Unmasked`). File modes alone protect
+    /// the kernel's settings: root of a user namespace does not own them.
     Proc,
     /// All.
     Whole,

@@ -1,10 +1,10 @@
-//! Which pod has which range of the machine's user and group ids (pure).
+//! Allocates ranges of the machine's user and group ids to pods with a user namespace (pure).
 //!
-//! A pod with a user namespace (`hostUsers: false`, KEP-127) has ids 0 to 65,535 of its own, which
-//! are a range of as many ids to the machine. Guarantees: no two pods have ranges that overlap,
-//! none has an id that the machine's own users or other pods can be given, which are below
-//! [`LOWEST`], and a pod that asks again has what it had. A range that is taken back is free:
-//! nothing of its pod runs any more, and what its files are owned by is seen by no other pod.
+//! Such a pod (`hostUsers: false`, KEP-127) has ids 0 to 65,535, which are mapped to a range of as
+//! many ids of the machine. Guarantees: ranges never overlap; they begin at [`LOWEST`], above all
+//! ids of the machine's own users and of pods without a user namespace; a pod that asks again gets
+//! the same range. A range is free once it is taken back: its pod's processes have ended, and no
+//! other pod sees its files.
 
 use agent_sys::namespace::IDS;
 use serde::{Deserialize, Serialize};
@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// as many (`user.max_user_namespaces`).
 pub const RANGES: u32 = 1024;
 
-/// Below the first range: one above the greatest id that a pod without a user namespace can be
-/// given (`runAsUser`, upstream's limit), so that no file of the machine can be owned by both.
+/// The first id of the first range: one above the greatest id of a pod without a user namespace
+/// (`runAsUser`, upstream's limit), so that no file of the machine can belong to both.
 pub const LOWEST: u32 = 1 << 31;
 
 /// All ranges are given: pods with user namespaces have to end first.
@@ -39,7 +39,7 @@ impl IdRanges {
         self.0.keys().map(String::as_str)
     }
 
-    /// Gives a pod a range, if it has none yet; true if it had none.
+    /// Gives a pod a range if it has none yet; true if it got one now.
     ///
     /// # Errors
     /// [`NoRange`]; then nothing has changed.
@@ -73,8 +73,7 @@ impl IdRanges {
         self.0.remove(uid).is_some()
     }
 
-    /// Whether all numbers are ranges and none is given twice. A damaged or edited file may break
-    /// that.
+    /// Whether all numbers are valid and none is given twice: the file may be damaged or edited.
     pub fn is_sound(&self) -> bool {
         let mut seen = BTreeSet::new();
         let mut all = self.0.values();
