@@ -1,7 +1,7 @@
 //! Variables from a file that a container of the pod has written into an `emptyDir` (`fileKeyRef`).
 //!
-//! The file is read when the container starts that names it, below the volume and through no link:
-//! it holds what the pod writes.
+//! The file is read when a container that names it starts. Pods choose its path and content, so no
+//! symbolic link is followed, and size and number of files are limited.
 
 use agent_sys::beneath::Beneath;
 use config_kube::k8s_openapi::api::core::v1::{Container, FileKeySelector};
@@ -9,28 +9,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
-/// Longest file, as upstream's, and most files that the variables of a container name: 4 MiB
-/// together, twice what all of its variables may have.
+/// Longest file (upstream's limit), and most files for the variables of a container: 4 MiB
+/// together, twice what all of its variables may take.
 const MOST: u64 = 64 << 10;
 const MOST_FILES: usize = 64;
 
-/// What the files hold that a container's variables name.
+/// The files that a container's variables name, by volume and path.
 #[derive(Debug, Clone, Default)]
 pub struct EnvFiles(BTreeMap<(String, String), FileContent>);
 
-/// What a file has of the variables that are taken from it.
+/// What was read from a file.
 #[derive(Debug, Clone)]
 enum FileContent {
-    /// It isn't there.
+    /// There is no such file.
     Absent,
-    /// It is no list of variables: the number of the line.
+    /// The number of the first line that is not `NAME='VALUE'`.
     Wrong(usize),
-    /// The values of those that it has.
+    /// The requested variables that the file has.
     Values(BTreeMap<String, String>),
 }
 
 impl FileContent {
-    /// Looks for all names at once: a pod may take a variable of the same file many thousand times.
+    /// Looks for all names in one pass: a pod may name the same file many thousand times.
     fn of(text: &str, names: &BTreeSet<&str>) -> Self {
         let mut values = BTreeMap::new();
         let walked = walk(text, |name, value| {
@@ -46,11 +46,11 @@ impl FileContent {
     }
 }
 
-/// Reads the files that a container's variables name, each once; `folder` says where a volume is
-/// that a pod may fill. Blocks, for as long as a volume's file system does.
+/// Reads the files that a container's variables name, each once; `folder` finds the folder of an
+/// `emptyDir` by its name. Blocks as long as the volume's file system does.
 ///
 /// # Errors
-/// They are too many, a volume isn't there, or a file can't be read or is too long.
+/// There are too many files, a volume is no `emptyDir`, or a file can't be read or is too long.
 pub fn read<'p>(
     container: &Container,
     folder: impl Fn(&str) -> Option<&'p Path>,
@@ -136,13 +136,13 @@ pub(crate) fn find<'t>(text: &'t str, key: &str) -> Result<Option<&'t str>, usiz
 }
 
 /// Calls `each` with name and value of each `NAME='VALUE'`, in order. Values are in single quotes,
-/// with nothing special inside, and may have several lines; empty lines and those that begin with
-/// `#` say nothing.
+/// without escapes, and may span several lines; empty lines and those that begin with `#` are
+/// skipped.
 ///
 /// # Errors
-/// The number of a line that is something else.
+/// The number of the first line that is anything else.
 fn walk<'t>(text: &'t str, mut each: impl FnMut(&'t str, &'t str)) -> Result<(), usize> {
-    // Counted for the error alone: done at each line, it costs the square of the file's length.
+    // Only for errors: counting at each line would take time quadratic in the file's length.
     let line = |rest: &str| 1 + text[..text.len() - rest.len()].matches('\n').count();
     let mut rest = text;
     while !rest.is_empty() {

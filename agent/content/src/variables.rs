@@ -15,24 +15,24 @@ use config_kube::quantity::Amount;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-/// What references lead to: fetched before, so that resolving is pure.
+/// What references of variables can lead to; fetched before, so that resolving is pure.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
     /// By name; `None` for one that isn't there.
     pub config_maps: BTreeMap<String, Option<ConfigMap>>,
     /// By name; `None` for one that isn't there.
     pub secrets: BTreeMap<String, Option<Secret>>,
-    /// What files hold that the pod has written for its variables.
+    /// The files of variables that the pod has written (`fileKeyRef`).
     pub env_files: EnvFiles,
     /// The pod's service account tokens.
     pub tokens: Tokens,
     /// The pod's and the node's addresses.
     pub addresses: Addresses,
-    /// Variables of the services that the pod may find by them.
+    /// Variables for services (`…_SERVICE_HOST`), if the pod wants them (`enableServiceLinks`).
     pub services: Vec<(String, String)>,
     /// What the claims of the pod's volumes lead to, by the volumes' names.
     pub claims: BTreeMap<String, Mounted>,
-    /// The node's allocatable amounts: limits of containers that have none.
+    /// The node's allocatable amounts, which `resourceFieldRef` takes for missing limits.
     pub allocatable: BTreeMap<&'static str, Amount>,
 }
 
@@ -60,8 +60,9 @@ pub fn needs(container: &Container) -> SourceNames {
 }
 
 /// Most bytes of a container's variables, of its command and of its arguments: more than the kernel
-/// takes for all of them (`execve(2)`: a quarter of the stack's 8 MiB). A value may hold another
-/// one many times, so that a few lines of a pod could say more than the machine's memory holds.
+/// takes for all of them (`execve(2)`: a quarter of the stack's 8 MiB). A value may contain another
+/// many times, so a few lines of a pod's spec could otherwise expand to more than the machine's
+/// memory.
 const MOST: usize = 2 << 20;
 /// Longest path that the kernel takes (`PATH_MAX`).
 const LONGEST_PATH: usize = 4096;
@@ -135,7 +136,7 @@ fn too_much() -> String {
 /// `ExpandContainerCommandOnlyStatic`). Variables of `envFrom` and of services are not replaced.
 ///
 /// # Errors
-/// The variables or the command are more than a program takes.
+/// The variables or the command are longer than a program takes.
 pub fn expand_static(command: &[String], container: &Container) -> Result<Vec<String>, String> {
     let mut own = Vars::default();
     for var in container.env.iter().flatten() {
@@ -147,7 +148,7 @@ pub fn expand_static(command: &[String], container: &Container) -> Result<Vec<St
 /// The variables of a container.
 ///
 /// # Errors
-/// What one of them refers to isn't there, or they are more than a program takes.
+/// A reference leads nowhere, or they are longer than a program takes.
 pub fn resolve(pod: &Pod, container: &Container, sources: &Sources) -> Result<Vars, String> {
     let mut all = Vars::default();
     for (name, value) in &sources.services {
@@ -337,7 +338,7 @@ pub(crate) fn resource_field(
     let divisor = divisor
         .filter(|divisor| *divisor > Amount::ZERO)
         .unwrap_or(Amount::units(1));
-    // Thousandths are the finest that the downward API divides.
+    // A thousandth is the smallest divisor of the downward API.
     let (amount, divisor) = (
         i128::from(amount.ceil_milli()),
         i128::from(divisor.ceil_milli().max(1)),
@@ -345,13 +346,13 @@ pub(crate) fn resource_field(
     Ok(((amount + divisor - 1) / divisor).to_string())
 }
 
-/// The variables of a container by name, for the paths of its mounts: there may be a hundred
-/// thousand of them, and a thousand of these.
+/// The variables of a container, indexed by name for the paths of its mounts (`subPathExpr`): there
+/// may be a hundred thousand variables and a thousand mounts.
 #[derive(Debug)]
 pub struct PathVars<'a>(HashMap<&'a str, &'a str>);
 
 impl<'a> PathVars<'a> {
-    /// Of these variables those that are not empty.
+    /// Indexes the variables that are not empty.
     pub fn of(vars: &'a [(String, String)]) -> Self {
         let set = vars.iter().filter(|(_, value)| !value.is_empty());
         let set = set.map(|(name, value)| (name.as_str(), value.as_str()));
