@@ -86,18 +86,18 @@ impl Eviction {
     /// The machine ends.
     pub const SHUTDOWN: &'static str = "Terminated";
 
-    /// The record of an eviction for the next agent: its grace in seconds and its reason, and after
-    /// the first line end its message.
+    /// The text of its record for the next agent: grace period in seconds and reason in the first
+    /// line, then the message.
     pub fn to_record(&self) -> String {
         let (grace, reason) = (self.grace.as_secs(), self.reason);
         format!("{grace} {reason}\n{}", self.message)
     }
 
-    /// The eviction of a record; none where no agent wrote it.
+    /// The eviction that a record describes; none if no agent wrote it.
     pub fn from_record(record: &[u8]) -> Option<Self> {
         let record = std::str::from_utf8(record).ok()?;
         let (first, message) = record.split_once('\n')?;
-        // An older agent wrote no reason.
+        // Older agents wrote no reason.
         let (grace, reason) = first.split_once(' ').unwrap_or((first, ""));
         Some(Self {
             reason: if reason == Self::PREEMPTION {

@@ -1,5 +1,5 @@
-//! The pod's eviction: it takes more of the disk than it may, or the node is under pressure and has
-//! chosen it.
+//! Evicts the pod if it exceeds a limit of disk space, or if the node has chosen it to relieve
+//! pressure or to shut down.
 
 use super::Worker;
 use crate::config::Config;
@@ -22,29 +22,29 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// File in a pod's folder that records its eviction, so that an agent that begins meanwhile ends
-/// the pod as evicted.
+/// File in a pod's folder that records its eviction, so that an agent that starts before the pod
+/// has ended reports it as evicted.
 const RECORD: &str = "eviction";
-/// The same while it is written.
+/// Its name while it is written.
 const NEW_RECORD: &str = "eviction.new";
 /// Longest record; messages have a part for each container.
 const LONGEST: u64 = 1 << 20;
 /// How long a step waits for a record to be written.
 const WRITE: Duration = Duration::from_secs(10);
 
-/// Whether the next agent finds the eviction recorded.
+/// How far the eviction is recorded for the next agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
 pub(super) enum Record {
-    /// It does not.
+    /// Not at all.
     Missing,
-    /// It does, in this boot.
+    /// In memory: for an agent of this boot.
     Readable,
-    /// It does, also after a power cut.
+    /// On the disk: also after a power cut.
     Durable,
 }
 
 impl Worker {
-    /// Evicts the pod if it was chosen for that, or if it exceeds a limit of disk space, which is
+    /// Evicts the pod if the node has chosen it, or if it exceeds a limit of disk space, which is
     /// measured every [`storage::PERIOD`].
     pub(super) async fn evict(&mut self, pod: &Arc<Pod>, seen: &[Seen], now: Timestamp) {
         let stays = self.notes.evicted.is_none() && end_of(pod, now).is_none();
@@ -64,9 +64,10 @@ impl Worker {
             })
         };
         if let Some(eviction) = why {
-            // Also one for a limit of its own: the node waits for what this pod gives back, too.
+            // Also for a limit of the pod's own: before the node chooses another pod, it waits for
+            // what this one frees.
             self.chosen.set(eviction.clone());
-            // The Node's condition says that the machine ends.
+            // No event at a shutdown: the Node's condition reports it.
             if eviction.reason != Eviction::SHUTDOWN {
                 let annotations = eviction.annotations.clone();
                 let events = &self.shared.events;
@@ -78,11 +79,11 @@ impl Worker {
     }
 
     /// Records the pod's eviction for the next agent: [`Record::Readable`] in memory, as a full or
-    /// busy disk is no reason to keep the pod, [`Record::Durable`] on the disk. To be called until
-    /// it is recorded so; a write that takes longer than [`WRITE`] goes on meanwhile.
+    /// busy disk is no reason to keep the pod, [`Record::Durable`] on the disk. To be called again
+    /// until that is reached; a write that takes longer than [`WRITE`] continues in the background.
     ///
-    /// Not for the end of the machine, as no agent begins before the next boot; where the master
-    /// does not learn of the eviction, the pod runs again then. Nor for a static pod, see
+    /// Evictions by a shutdown are not recorded, as no agent starts before the next boot; if the
+    /// master was not informed, the pod runs again then. Nor are those of static pods, see
     /// [`recorded`].
     pub(super) async fn record_eviction(&mut self, wanted: Record) {
         let (config, uid) = (&self.shared.config, &self.pod.uid);
@@ -109,12 +110,12 @@ impl Worker {
             Err(error) => tracing::warn!(
                 pod = self.pod.name,
                 error = chain(&error),
-                "cannot write down that the pod is evicted; trying again"
+                "cannot record the pod's eviction; trying again"
             ),
         }
     }
 
-    /// What the last measurement of a pod with limits found, and begins another if that is due.
+    /// The limit that the last measurement found exceeded; starts another measurement if it is due.
     async fn excess(&mut self, pod: &Arc<Pod>, seen: &[Seen]) -> Option<Excess> {
         let found = self.measured.taken().filter(|_| self.limited);
         if found.is_some() || !self.limited || !self.measured.is_due() {
@@ -130,8 +131,8 @@ impl Worker {
     }
 }
 
-/// Measurements of what a pod takes of the disk, in a task beside the pod's steps: a pod with many
-/// files keeps neither its own steps waiting nor, by its turn, the measurements of others.
+/// Measurements of the disk space that a pod uses, in a task of their own: a pod with many files
+/// delays neither its own steps nor the measurements of other pods.
 #[derive(Debug)]
 pub(super) struct Measured {
     /// When the last one began.
@@ -151,7 +152,7 @@ impl Default for Measured {
 }
 
 impl Measured {
-    /// The excess that a measurement found which has ended since the last call.
+    /// The excess found by a measurement that has ended since the last call.
     fn taken(&mut self) -> Option<Excess> {
         let (excess, deleted) = self.running.try_join_next()?.ok()??;
         self.deleted = deleted;
@@ -180,7 +181,7 @@ impl Measured {
         self.running.spawn(async move {
             let turn = shared.walks.turn(&reference.namespace).await;
             let measured = tokio::task::spawn_blocking(move || {
-                // Held until the walk ends, also where nobody waits for it any more.
+                // Held until the walk ends, also if the pod is gone by then.
                 let _turn = turn;
                 let deleted = deleted.now(&shared.config.machine.data, &pod, &reference.uid);
                 let machine = &shared.config.machine;
@@ -194,14 +195,14 @@ impl Measured {
     }
 }
 
-/// Whether the pod ends when it takes more of the disk than its limits. Upstream spares critical
-/// pods, too; but anybody may name a critical class, and the limits are the pod's own. A static pod
-/// stays, as nothing would make another in its place.
+/// Whether the pod is evicted when it exceeds its limits of disk space. Static pods are not, as
+/// nothing would replace them. Critical pods are, unlike upstream: anyone may use a critical
+/// priority class, and the limits are the pod's own.
 fn ends_by_limits(pod: &Pod) -> bool {
     storage::is_limited(pod) && !is_static(pod)
 }
 
-/// Writes the record of an eviction into a folder, and both out to the disk.
+/// Writes the record of an eviction into a folder, and flushes both to the disk.
 fn write_record(folder: &Path, eviction: &Eviction) -> io::Result<()> {
     let dir = Beneath::make_root(folder)?;
     let mut file = dir.rewrite(Path::new(NEW_RECORD), 0o600)?;
