@@ -1,10 +1,10 @@
 //! Staging folders: the mounts of a container that is being made, below a folder of the agent's
 //! own, from where the engine takes them. They are removed as soon as the container is made.
 //!
-//! What a container is to see is resolved once, to a descriptor. The engine wants a path, so the
-//! descriptor is mounted at one that no pod can reach, below [`Machine::run`]; whatever a pod does
-//! to names meanwhile changes nothing. The container keeps its own copy of the mount, so these are
-//! needed while it is made and no longer.
+//! The source of each mount is resolved once, to a descriptor. The engine wants a path, so the
+//! descriptor is mounted at one that no pod can reach, below [`Machine::run`]: a pod that renames
+//! or replaces the source meanwhile changes nothing. The container has its own copy of the mount,
+//! so the staged one is needed only while the container is made.
 
 use crate::machine::Machine;
 use agent_sys::attach::{Propagation, attach};
@@ -17,9 +17,9 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-/// Mounts of one container; far more than anybody needs.
+/// Most mounts of one container; far more than anyone needs.
 const MAX_MOUNTS: usize = 1024;
-/// Part of the machine's memory that the content of volumes may take, and the least of it in bytes.
+/// Divisor of the machine's memory for the content of volumes, and the least size in bytes.
 const HELD_PART: u64 = 10;
 const HELD_LEAST: u64 = 64 << 20;
 /// Bytes of a file system's block: it needs no more inodes than it has of these.
@@ -36,7 +36,7 @@ pub struct MountRequest {
     pub no_exec: bool,
     /// Which mounts below it are seen on both sides.
     pub propagation: Propagation,
-    /// Its files show the pod's own ids already.
+    /// Its files already have the ids of the pod's user namespace.
     pub is_mapped: bool,
 }
 
@@ -108,8 +108,8 @@ fn clear(dir: &Path) {
     for name in folder.names(MAX_MOUNTS).unwrap_or_default() {
         let target = dir.join(&name);
         let target = target.to_string_lossy();
-        // One mount is the rule; one upon another is what an interrupted start may have left. What
-        // a container shares with the machine must stay on the machine.
+        // An interrupted start may have left one mount upon another. Each is made private first, as
+        // what a container shares with the machine must stay mounted there.
         while make_private(&target).and_then(|()| detach(&target)).is_ok() {}
         if let Err(error) = folder.remove_tree(Path::new(&name)) {
             tracing::warn!(path = %dir.display(), ?name, error = chain(&error), "cannot unmount a staged volume");

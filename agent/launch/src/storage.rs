@@ -1,9 +1,9 @@
 //! Ephemeral storage of a pod: usage against its limits.
 //!
-//! Measured periodically by walks that follow no link and look at a bounded number of files; a pod
-//! that takes more than its limits is evicted in upstream's words. No walk meets a file that is
-//! deleted but still open or mapped: those are looked up by the pod's processes ([`DeletedFiles`]),
-//! each minute, and sooner where the disk has become fuller.
+//! Usage is measured periodically, by walks that follow no link and look at a bounded number of
+//! files. A pod above its limits is evicted, with upstream's messages. A walk does not find files
+//! that are deleted but still open or mapped: those are found by the pod's processes
+//! ([`DeletedFiles`]), each minute, and sooner when the disk has become fuller.
 
 use crate::machine::Machine;
 use agent_pods::log_folder;
@@ -18,16 +18,16 @@ use std::time::Duration;
 
 /// Time between two measurements (upstream's).
 pub const PERIOD: Duration = Duration::from_secs(10);
-/// Files and folders that are looked at in one folder; a pod that has more is over every limit.
+/// Most files and folders that are counted in one volume or layer; a pod with more counts as over
+/// its limits.
 const MAX_ENTRIES: u64 = 500_000;
-/// Files and folders that are looked at in all volumes with limits together, and again in all that
-/// containers with limits have: a pod that has more is over its limits, too, however many volumes
-/// it has.
+/// The same for all volumes with limits together, and again for all layers and logs of containers
+/// with limits, so that the work does not grow with the number of volumes.
 const MAX_OF_ROUND: u64 = 4 * MAX_ENTRIES;
 /// The resource's name.
 const EPHEMERAL: &str = "ephemeral-storage";
 
-/// A container's writable layer on the disk.
+/// The writable layer of a container.
 #[derive(Debug, Clone)]
 pub struct Layer {
     /// Name of the container.
@@ -47,8 +47,8 @@ impl Layer {
     }
 }
 
-/// What the pod takes of the disk. Blocks while it measures; a pod with more files than are looked
-/// at counts as larger than any disk.
+/// The disk space that the pod uses. Blocks while it measures; a pod with too many files to count
+/// is reported as larger than any disk.
 pub fn taken(machine: &Machine, pod: &Pod, reference: &PodRef, layers: &[Layer]) -> DiskUse {
     let bytes = |usage: Usage| if usage.more { u64::MAX } else { usage.bytes };
     let deleted = DeletedFiles::default().now(&machine.data, pod, &reference.uid);

@@ -79,7 +79,7 @@ pub fn tokens(pod: &Pod) -> Vec<TokenKind> {
         .collect()
 }
 
-/// The pod with no other volumes than those that show a token.
+/// A copy of the pod that has only the volumes with a token.
 pub fn with_tokens(pod: &Pod) -> Pod {
     let mut pod = pod.clone();
     let spec = pod.spec.as_mut();
@@ -98,7 +98,7 @@ fn shows_token(volume: &Volume) -> bool {
 /// A pod's labels and annotations.
 pub type Noted = [BTreeMap<String, String>; 2];
 
-/// A pod's labels and annotations, if one of its volumes shows any of them.
+/// A pod's labels and annotations, if a downward API volume of it shows any of them.
 pub fn shown_notes(pod: &Pod) -> Option<Noted> {
     let direct = volumes(pod).iter();
     let direct = direct.filter_map(|volume| volume.downward_api.as_ref()?.items.as_ref());
@@ -130,10 +130,10 @@ fn volumes(pod: &Pod) -> &[Volume] {
         .unwrap_or_default()
 }
 
-/// Makes or refreshes all volumes of a pod; returns where each is. No content is written before it
-/// is known that it leaves others their room; where that of one volume can't be, that of the others
-/// is written only over what they have, as a new token. Where there is no room for these either,
-/// only volumes with a token are.
+/// Makes or refreshes all volumes of a pod; returns where each is. Content is written only if it
+/// fits into the pod's share of memory. If one volume's content is refused, the other volumes are
+/// only refreshed where they exist. If there is no room for that either, only those with a token
+/// are, since tokens expire.
 ///
 /// # Errors
 /// In upstream's words, with the volume's name.
@@ -190,7 +190,7 @@ pub fn prepare(
     refused.map_or(Ok(places), Err)
 }
 
-/// The folder of a volume's kind and its files, where it holds content of the master's.
+/// For a volume whose content comes from the master: the folder of its kind, and its files.
 type Content = Option<(&'static str, Vec<Entry>)>;
 
 /// What volumes are made from.
@@ -202,8 +202,8 @@ struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    /// Notes what these volumes are to have of the memory for content, with what the pod's others
-    /// have there: a volume that is refused keeps its files.
+    /// Reserves memory for the content of these volumes, and for what the pod's other volumes
+    /// already hold: a volume that is refused keeps its files.
     ///
     /// # Errors
     /// As [`shares::take`].
