@@ -20,8 +20,8 @@ pub struct PodRef {
     pub uid: String,
 }
 
-/// Init containers run in order before the main ones, sidecars from their turn on as long as the
-/// pod.
+/// The kinds of a pod's containers. Init containers run in order before the main ones; sidecars
+/// start in their turn, and run as long as the pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ContainerKind {
     /// One of `spec.initContainers` that ends.
@@ -41,14 +41,14 @@ pub struct ContainerKey {
     pub pod: PodRef,
     /// The container's name in the pod.
     pub container: String,
-    /// What it is in its pod.
+    /// Its kind.
     pub kind: ContainerKind,
     /// 0 for the first start, one more for each restart.
     pub attempt: u32,
 }
 
-/// The engine's id of an attempt. It follows from the key alone: the same attempt cannot exist
-/// twice, no matter who starts it.
+/// The engine's id of an attempt. It is derived from the key alone, so that the same attempt cannot
+/// exist twice, whichever run of the agent starts it.
 pub fn container_id(pod_uid: &str, container: &str, attempt: u32) -> String {
     let mut hash = Sha256::new();
     for part in [pod_uid.as_bytes(), container.as_bytes()] {
@@ -59,7 +59,7 @@ pub fn container_id(pod_uid: &str, container: &str, attempt: u32) -> String {
     hex::encode(hash.finalize())
 }
 
-/// Something of the host that the container sees at a place of its own.
+/// A file or folder of the host that is mounted into the container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
     /// Path on the host.
@@ -83,9 +83,9 @@ pub struct Layers {
     pub folders: Vec<PathBuf>,
 }
 
-/// What a container shares with the others of its pod: namespaces that are held at these paths.
-/// What is `None` it shares with the host (network, host name), or has of its own (IPC, unless
-/// [`SharedNamespaces::ipc`]).
+/// The namespaces that the containers of a pod share, by the paths at which they are held. Where
+/// network or UTS is `None`, the container is in the host's; where IPC is `None`, it gets a
+/// namespace of its own, unless [`SharedNamespaces::ipc`] asks for the host's.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodNamespaces {
     /// The network.
@@ -96,24 +96,24 @@ pub struct PodNamespaces {
     pub uts: Option<PathBuf>,
     /// The folder in memory that is `/dev/shm`.
     pub shm: Option<PathBuf>,
-    /// Users and groups; the other namespaces belong to that one.
+    /// The user namespace, which owns the others.
     pub users: Option<UserNamespace>,
 }
 
-/// A user namespace, as it is seen from the machine.
+/// A user namespace and the ids of the machine that it maps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserNamespace {
     /// Where it is held.
     pub namespace: PathBuf,
-    /// The machine's ids that are 0 and above in it begin here ([`agent_sys::namespace::IDS`] of
-    /// them).
+    /// The machine's id that id 0 of the namespace is mapped to; [`agent_sys::namespace::IDS`] ids
+    /// are mapped.
     pub first: u32,
     /// Where the engine may mount the layers of an image while a container is made. Its parent is
     /// there, and the caller of [`Runtime::start`] removes what is left.
     pub layers: PathBuf,
 }
 
-/// The process that holds the process ids which the containers of a pod share.
+/// The process that holds the PID namespace which the containers of a pod share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pause {
     /// Its pod.
@@ -144,7 +144,7 @@ pub struct Confinement {
     pub no_new_privileges: bool,
 }
 
-/// Whether a process has the groups that its image names for its user (KEP-3619).
+/// Whether a process gets the groups that its image's `/etc/group` lists for its user (KEP-3619).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum GroupsPolicy {
     /// The process has them, too.
@@ -181,20 +181,20 @@ pub struct ContainerSpec {
     pub command: Option<Vec<String>>,
     /// Replaces the image's arguments.
     pub args: Option<Vec<String>>,
-    /// Set over the image's environment, in order.
+    /// Added to the image's environment, in order; replaces variables of the same name.
     pub env: Vec<(String, String)>,
     /// Replaces the image's working directory.
     pub working_dir: Option<String>,
     /// Volumes and files, in order of mounting.
     pub mounts: Vec<Mount>,
-    /// Names of [`Layers`] that its mounts show: they stay as long as it does.
+    /// Names of [`Layers`] that its mounts show; they are kept as long as the container.
     pub keeps: Vec<String>,
     /// Namespaces of the host that it shares.
     pub shared: SharedNamespaces,
     /// Namespaces of its pod.
     pub pod: PodNamespaces,
-    /// Id of the running container, or of the process of [`Runtime::share_processes`], whose
-    /// process ids it shares; it sees its own processes alone where there is none.
+    /// Id of the running container, or of the process of [`Runtime::share_processes`], whose PID
+    /// namespace it joins; none gives it one of its own.
     pub target: Option<String>,
     /// Replaces the image's user.
     pub user: Option<u32>,
@@ -211,8 +211,8 @@ pub struct ContainerSpec {
     /// All capabilities, no filter of system calls, and the machine's devices but its TPM. The
     /// caller has checked that the machine's configuration allows that.
     pub privileged: bool,
-    /// What it sees of the kernel's files, where it is not privileged: more than the least only in
-    /// a pod with users of its own. The caller has checked that the machine's configuration allows
+    /// What an unprivileged container sees of `/proc` (`procMount`): more than the default only in
+    /// a pod with a user namespace. The caller has checked that the machine's configuration allows
     /// that.
     pub view: KernelView,
     /// Replaces the image's stop signal: `SIGUSR1` (KEP-4960).
@@ -221,35 +221,35 @@ pub struct ContainerSpec {
     pub seccomp: Seccomp,
     /// Limits.
     pub resources: Resources,
-    /// The resources as the pod's spec has them, in the caller's form: [`Container::needs`]. 3 KiB
-    /// at most.
+    /// The resources of the pod's spec, in the caller's own form; [`Container::needs`] returns
+    /// them. At most 3 KiB.
     pub needs: Option<String>,
     /// −1000 (last to die) … 1000.
     pub oom_score_adj: i32,
     /// Absolute path of the cgroup above the container's own.
     pub cgroup_parent: String,
-    /// An input, which clients that attach write to.
+    /// Whether it has a stdin, which clients that attach write to.
     pub stdin: bool,
-    /// A terminal for standard output.
+    /// Whether it has a terminal.
     pub tty: bool,
     /// The back-off that came before this attempt; kept so that the next can be longer.
     pub backoff: Option<Duration>,
-    /// How often all of its pod's containers were started anew before: [`Container::round`].
+    /// How often all containers of its pod were restarted together before: [`Container::round`].
     pub round: u32,
     /// Where the log goes, in the CRI format.
     pub log_path: PathBuf,
 }
 
-/// How an attempt came to its end.
+/// How an attempt ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExitCause {
     /// By itself, or by a signal.
     Own,
-    /// The kernel killed it for memory.
+    /// The kernel killed it, as it was out of memory.
     OutOfMemory,
-    /// Its first process could not be started: why.
+    /// Its first process could not be started, and why.
     NotStarted(String),
-    /// Nobody saw its end: the machine went down under it, say.
+    /// Its end was not observed, for example because the machine lost power.
     Unseen,
     /// The engine has no record of it, though it ran.
     Lost,
@@ -272,7 +272,7 @@ impl ExitCause {
 /// The state of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ContainerState {
-    /// Made, and (so far as is known) never started.
+    /// Made, and not known to have been started.
     Created,
     /// Its first process lives.
     Running {
@@ -285,10 +285,10 @@ pub enum ContainerState {
         started_at: Timestamp,
         /// When it ended, or was found gone.
         finished_at: Timestamp,
-        /// Exit code; 128 + signal for a signal; 255 if nobody saw the end, and 137 if the engine
-        /// has no record of it (upstream's).
+        /// Exit code: 128 + number for a signal; 255 if the end was not observed, 137 if the engine
+        /// has no record of the container (upstream's codes).
         code: i32,
-        /// How it came to that.
+        /// How it ended.
         cause: ExitCause,
     },
 }
@@ -308,17 +308,17 @@ pub struct Container {
     pub state: ContainerState,
     /// The back-off that came before it.
     pub backoff: Option<Duration>,
-    /// How often all of its pod's containers were started anew before it, as its [`ContainerSpec`]
-    /// said.
+    /// How often all containers of its pod were restarted together before it, as its
+    /// [`ContainerSpec`] said.
     pub round: u32,
-    /// It was started since the machine booted.
+    /// Whether it was started since the machine booted.
     pub this_boot: bool,
     /// The name of the signal by which it is asked to end: `SIGTERM`.
     pub stop_signal: Option<String>,
     /// The resources that it was given last, as the caller wrote them ([`ContainerSpec::needs`]).
     pub needs: Option<String>,
-    /// User and groups of its first process at its start; none before that, and if there are too
-    /// many groups to be kept.
+    /// User and groups of its first process at its start; none before that, or if there are too
+    /// many groups to record.
     pub user: Option<User>,
 }
 
@@ -329,7 +329,7 @@ pub struct User {
     pub uid: u32,
     /// Its group.
     pub gid: u32,
-    /// All groups by which its access to files is checked, including that one.
+    /// All its groups, including that one.
     pub groups: Vec<u32>,
 }
 
@@ -376,8 +376,8 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
         self.obtain_image(image, policy, Keyring::NONE)
     }
 
-    /// How far the pull of an image is, for all who wait for it; none where the registry has not
-    /// said what there is to fetch, and where the image is not pulled.
+    /// The progress of an image's pull; none if the image is not being pulled, or before the
+    /// registry has sent its manifest.
     fn pull_progress(&self, image: &str) -> Option<Progress>;
 
     /// The layers of an image that is on the machine with this digest ([`Image::digest`]). They
@@ -390,12 +390,13 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
     /// container as [`ContainerState::Exited`] with code 128, so that it counts as an attempt.
     fn start<'a>(&'a self, spec: &'a ContainerSpec) -> Pending<'a, ()>;
 
-    /// Makes sure that there is a process whose process ids the containers of a pod can share, and
-    /// returns its id, which they name as their [`ContainerSpec::target`]. It is none of the
-    /// containers that [`Runtime::list`] shows. If it ends, all that share its ids end.
+    /// Makes sure that there is a process whose PID namespace the containers of a pod can share,
+    /// and returns its id, which they name as their [`ContainerSpec::target`]. [`Runtime::list`]
+    /// does not show it. If it ends, all processes of the namespace end.
     fn share_processes<'a>(&'a self, wanted: &'a Pause) -> Pending<'a, String>;
 
-    /// Ends that process, with all that share its ids; nothing is done where there is none.
+    /// Ends that process, and with it all processes of its PID namespace; no error if there is
+    /// none.
     fn end_sharing<'a>(&'a self, pod_uid: &'a str) -> Pending<'a, ()>;
 
     /// Asks the container to end, with the image's stop signal (SIGTERM where it names none).
@@ -417,7 +418,7 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
     /// done where it is gone. After an error, the next call goes on where this one ended.
     fn empty<'a>(&'a self, id: &'a str) -> Pending<'a, ()>;
 
-    /// Removes a container that doesn't run, with its root file system, for as long as that takes;
+    /// Removes a container that doesn't run, with its root file system, however long that takes;
     /// its log stays.
     fn remove<'a>(&'a self, id: &'a str) -> Pending<'a, ()>;
 
@@ -432,29 +433,28 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
         limit: Duration,
     ) -> Pending<'a, ExecOutput>;
 
-    /// Starts a process beside the own one of a running container, with streams for a client.
+    /// Starts another process in a running container, with streams for a client.
     fn open<'a>(
         &'a self,
         id: &'a str,
         command: &'a crate::process::Command,
     ) -> Pending<'a, crate::process::Process>;
 
-    /// The streams of a running container's own process, its output beside its log. Its input is
-    /// there where `stdin` asks for it, the container has one, and it has not ended.
+    /// The streams of a running container's own process; its output still goes to the log. Stdin is
+    /// included if `stdin` asks for it, and the container has one that has not ended.
     fn attach<'a>(&'a self, id: &'a str, stdin: bool) -> Pending<'a, crate::process::Attached>;
 
-    /// The name that an image has on the machine ([`Image::name`]), by what a pod calls it; `None`
-    /// for what is no reference.
+    /// The name that an image has on the machine ([`Image::name`]), from the name in a pod's spec;
+    /// `None` if that is not an image reference.
     fn full_name(&self, image: &str) -> Option<String>;
 
     /// Images on the machine.
     fn images(&self) -> Pending<'_, Vec<Image>>;
 
-    /// What they take of its disk.
+    /// The disk space that images take.
     fn image_space(&self) -> Pending<'_, ImageSpace>;
 
-    /// The folder of what a container wrote to its root file system; `None` where there is none any
-    /// more.
+    /// The folder of a container's writable layer; `None` once it is removed.
     fn layer<'a>(&'a self, id: &'a str) -> Pending<'a, Option<PathBuf>>;
 
     /// Forgets an image; its data goes when nothing else uses it.

@@ -1,7 +1,7 @@
-//! The accounts in images, each image's read once: a layer never changes.
+//! The `passwd` and `group` files of images, read once for each image: a layer never changes.
 //!
-//! They decide a container's specification, so that its record can be whole from the beginning:
-//! each call that changes a record makes containerd flush its database to the disk twice.
+//! They are read before a container is created, so that its OCI specification is complete at once:
+//! each later change of its record makes containerd flush its database to the disk twice.
 
 use super::Containerd;
 use crate::root;
@@ -13,11 +13,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Most images whose accounts are remembered; then all are forgotten.
 const MAX_IMAGES: usize = 128;
-/// Longest accounts of one, in bytes: who makes an image decides how long they are.
+/// Longest accounts of one image that are remembered, in bytes: its author decides their length.
 const MAX_ACCOUNTS: usize = 16 << 10;
 
-/// Accounts by the name of the snapshot of an image's topmost layer, which the digests of all its
-/// layers decide.
+/// Accounts by the name of the snapshot of an image's topmost layer. That name is the chain id: it
+/// follows from the digests of all layers.
 #[derive(Debug, Default)]
 pub(super) struct Remembered(Mutex<HashMap<String, Arc<Accounts>>>);
 
@@ -40,14 +40,13 @@ impl Remembered {
 }
 
 impl Containerd {
-    /// The accounts of an image, whose root was found to be one that a container may have
-    /// ([`root::check`]).
+    /// The accounts of an image. Its root file system has passed [`root::check`].
     pub(super) async fn accounts_of(&self, ready: &Ready) -> Result<Arc<Accounts>, Error> {
         if let Some(known) = self.accounts.get(&ready.snapshot) {
             return Ok(known);
         }
         let turn = self.viewing.lock().await;
-        // Of several containers that start at once, one looks.
+        // If several containers start at once, only the first reads.
         if let Some(known) = self.accounts.get(&ready.snapshot) {
             return Ok(known);
         }
