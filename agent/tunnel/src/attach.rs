@@ -53,7 +53,7 @@ impl Tunnels {
 enum End {
     /// The container's output has ended, or the client's input.
     Output,
-    /// The client leaves.
+    /// The client has left, and why.
     Client(Leave),
 }
 
@@ -80,8 +80,7 @@ async fn run<S: AsyncRead + AsyncWrite>(
         &control,
     )
     .await;
-    // First of all, and also if the connection broke: the program must not wait for input any
-    // longer.
+    // Before anything else, and also if the connection broke: the program must not wait for input.
     drop(stdin);
     if once && writes {
         end_input(&control).await;
@@ -118,8 +117,8 @@ async fn pump<S: AsyncRead + AsyncWrite>(
             }
         }
         let room = client.link.has_room();
-        // Each arm is cancel-safe: a step with the client has happened or not, and a tap keeps what
-        // was not taken.
+        // Each arm is cancel-safe: a step with the client happens completely or not at all, and a
+        // tap keeps output that was not taken.
         tokio::select! {
             gone = client.step(&mut pending, stdin) => if let Some(leave) = gone? {
                 return Ok(End::Client(leave));
