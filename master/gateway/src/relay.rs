@@ -9,9 +9,9 @@ use tokio::io::{
 /// Time for a client to close its side, so that the last bytes reach it.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Passes bytes on in both directions. Once the node has ended, the client has some time to do so,
-/// too; a client that has ended wants nothing more of the node. Holds at most `buffer` bytes of
-/// each direction.
+/// Relays bytes in both directions until one side ends. After the node's end, the client gets
+/// [`CLOSE_TIMEOUT`] to read the last bytes and close; after the client's end, the node's bytes are
+/// not wanted any more. Holds at most `buffer` bytes of each direction.
 ///
 /// # Errors
 /// A side can't be read or written.
@@ -37,8 +37,8 @@ where
     rest.map_or(Ok(()), |copied| copied.map(drop))
 }
 
-/// Passes on what the client sends, until it ends. A node that takes no more bytes may have last
-/// ones of its own on the way: what the client sends it from then on is read and dropped.
+/// Sends the client's bytes to the node until the client ends. If the node takes no more bytes, it
+/// may still send its last ones: what the client sends from then on is read and dropped.
 async fn send(
     from_client: &mut (impl AsyncBufRead + Unpin),
     to_node: &mut (impl AsyncWrite + Unpin),
