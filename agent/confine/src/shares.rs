@@ -1,16 +1,17 @@
-//! Turns at what the machine does a few times at once, of which no single one takes all.
+//! A fair semaphore: limits how often the machine does something at once, and lets no single name
+//! (a namespace, say) take all turns.
 //!
-//! Who waits gets a turn in the order of asking; who may not have one yet holds up nobody behind.
-//! However many wait, a change wakes only those to whom it gives a turn.
+//! Turns are given in the order of asking. A name that has its share already does not block those
+//! behind it. However many wait, a change wakes only those that get a turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// One turn in `PART`, and one at least, is kept for names that have none.
+/// One turn in `PART`, and at least one, is reserved for names that have no turn.
 const PART: usize = 4;
 
-/// How many turns there are, and which of them a name may have (pure).
+/// How many turns there are, and how many of them a name may have (pure).
 #[derive(Debug, Clone, Copy)]
 struct Share {
     all: usize,
@@ -25,14 +26,14 @@ impl Share {
         Self { all, each, kept }
     }
 
-    /// None is kept where there is one turn.
+    /// Reserves turns, unless there is only one.
     fn with_reserve(self) -> Self {
         let kept = (self.all / PART).max(1).min(self.all - 1);
         Self { kept, ..self }
     }
 
-    /// The turns at one place, at most as many: these leave one that is not kept, so that a name
-    /// whose turns at a place have no end may have one at another.
+    /// The turns at one place: `most`, or fewer, so that at least one unreserved turn is left for
+    /// other places. A name whose turns at a place never end may then still have one elsewhere.
     fn of_a_place(self, most: usize) -> Self {
         let all = self.all.saturating_sub(self.kept + 1);
         let all = all.clamp(1, most.max(1));
@@ -46,7 +47,7 @@ impl Share {
     }
 }
 
-/// Turns, and how many of them go to those who share a name at the same time.
+/// Turns, and how many of them one name may have at the same time.
 #[derive(Debug)]
 pub struct NamedTurns(Arc<Table>);
 
@@ -58,7 +59,7 @@ struct Table {
     queue: Mutex<Queue>,
 }
 
-/// By the number of their asking. Of those that wait none may have a turn.
+/// Requests by their number, which is their order. None of those that wait could get a turn now.
 #[derive(Debug, Default)]
 struct Queue {
     next: u64,
@@ -66,7 +67,7 @@ struct Queue {
     running: BTreeMap<u64, Asked>,
 }
 
-/// Who asked, and where.
+/// The name that asked, and the place.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Asked {
     name: String,
@@ -81,26 +82,26 @@ pub struct Turn {
 }
 
 impl NamedTurns {
-    /// As many turns, and as many of them for each name; one at least of both.
+    /// `all` turns, of which each name may have `each`; at least one of both.
     pub fn new(all: usize, each: usize) -> Self {
         Self::of(Share::new(all, each), None)
     }
 
-    /// The same, of which the last quarter, one at least, goes only to names that have none.
+    /// The same; the last quarter of the turns, at least one, goes only to names that have none.
     pub fn with_reserve(all: usize, each: usize) -> Self {
         Self::of(Share::new(all, each).with_reserve(), None)
     }
 
-    /// As many turns at places, each of which has as many, or fewer where these would be nearly
-    /// all. Of all turns, and of each place's, the last quarter, one at least, goes only to names
-    /// that have none of them.
+    /// `all` turns at places. Each place has `of_a_place` of them, or fewer where these would be
+    /// nearly all. Of all turns, and of those of each place, the last quarter, at least one, goes
+    /// only to names that have none of them.
     pub fn with_places(all: usize, of_a_place: usize) -> Self {
         let share = Share::new(all, all).with_reserve();
         Self::of(share, Some(share.of_a_place(of_a_place)))
     }
 
-    /// As many turns at places, each of which is one name's own and has as many. Of all turns the
-    /// last quarter, one at least, goes only to names that have none.
+    /// `all` turns at places that each belong to one name and have `of_a_place` turns. Of all turns
+    /// the last quarter, at least one, goes only to names that have none.
     pub fn with_own_places(all: usize, of_a_place: usize) -> Self {
         let share = Share::new(all, all).with_reserve();
         Self::of(share, Some(Share::new(of_a_place, of_a_place)))
@@ -117,19 +118,19 @@ impl NamedTurns {
 
     /// Waits for one of the name's turns.
     ///
-    /// Cancel-safe: who doesn't wait any more has no turn.
+    /// Cancel-safe: a dropped future takes no turn.
     pub async fn turn(&self, name: &str) -> Turn {
         self.turn_at(name, "").await
     }
 
     /// Waits for one of the name's turns at a place.
     ///
-    /// Cancel-safe: who doesn't wait any more has no turn.
+    /// Cancel-safe: a dropped future takes no turn.
     pub async fn turn_at(&self, name: &str, place: &str) -> Turn {
         let (name, place) = (name.to_owned(), place.to_owned());
         let (turn, called) = self.ask(Asked { name, place });
         if let Some(called) = called {
-            // It is called, as the other end goes only with the turn.
+            // The sender is dropped only together with this turn, so a call always comes.
             called.await.ok();
         }
         turn

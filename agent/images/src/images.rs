@@ -43,7 +43,8 @@ pub const SNAPSHOTTER: &str = "overlayfs";
 const LEASE_HOURS: i64 = 12;
 /// Most layers of one image, the limit of overlayfs mounts with room to spare.
 const MAX_LAYERS: usize = 127;
-/// Images that are pulled from one registry at the same time.
+/// Most images that are pulled from one registry at the same time; fewer where these would be
+/// nearly all pulls of the node.
 pub const PULLS_OF_A_REGISTRY: usize = 4;
 
 /// An image that is ready to run.
