@@ -29,17 +29,16 @@ use std::time::{Duration, Instant};
 use tests_harness::pace::{number, spent_by_process, spread};
 use tokio::sync::{oneshot, watch};
 
-/// For what the kernel does by itself: sessions of all peers, under emulation.
+/// Time for the kernel's own work, under emulation: handshakes with all peers.
 const PATIENCE: Duration = Duration::from_secs(900);
-/// `ENOENT`: what the kernel says where it has no WireGuard.
+/// `ENOENT`: the error of a kernel without WireGuard.
 const NO_SUCH_FAMILY: i32 = 2;
 const PAUSE: Duration = Duration::from_millis(10);
 /// Where it is asked, at its addresses in its ranges of pod addresses; and where its pod is.
 const PORT: u16 = 7;
 /// How long one answer may take: a packet that is lost is not sent again.
 const ANSWER: Duration = Duration::from_secs(60);
-/// How often the agent is killed, and how often each machine is answered before the next thing
-/// happens.
+/// How often the agent is killed, and how many answers each machine gets before the next step.
 const KILLS: usize = 3;
 const ANSWERS: u32 = 20;
 
@@ -306,7 +305,7 @@ fn sandboxes(dir: &Path) -> Arc<Sandboxes> {
     Arc::new(sandboxes)
 }
 
-/// An agent, as far as it keeps the tunnel.
+/// The part of an agent that keeps the tunnel.
 struct Agent {
     reported: watch::Receiver<Option<[Key; 2]>>,
     end: oneshot::Sender<()>,
@@ -361,7 +360,7 @@ impl Agent {
         keys.expect("keys")
     }
 
-    /// Ends it where it stands; nothing is taken away.
+    /// Ends it at once; what it made in the kernel stays.
     fn kill(self) {
         drop(self.end);
         self.thread.join().expect("it ends");

@@ -1,5 +1,5 @@
-//! Two nodes with their kernels, clocks, agents and watches: whatever happens to these, packets
-//! arrive.
+//! Simulates two nodes with their kernels, clocks, agents and watches: packets arrive whatever
+//! happens to these.
 
 use super::super::plan::{Node, members};
 use super::plan as planned;
@@ -10,15 +10,15 @@ use proptest::prelude::*;
 use std::net::{IpAddr, Ipv6Addr};
 
 const PERIOD: u64 = 900;
-/// Seconds between two looks of an agent.
+/// Seconds between two plans of an agent.
 const TICK: u64 = 5;
 /// Four epochs.
 const TICKS: u64 = 4 * PERIOD / TICK;
-/// Where the true time begins.
+/// The true time at the start, in Unix seconds.
 const BEGIN: u64 = 1_790_000_100;
 /// `REJECT_AFTER_TIME`.
 const ENDS: u64 = 180;
-/// Age in seconds at which the kernel alone agrees a new session, without the agent's packets.
+/// Age in seconds at which the kernel makes a new session by itself, without the agent's packets.
 const BY_ITSELF: u64 = 165;
 
 /// A session of a link: both ends' keys, and when it was agreed.
@@ -31,7 +31,7 @@ struct Session {
 /// A node.
 #[derive(Debug, Default)]
 struct Sim {
-    /// What its clock is ahead.
+    /// Seconds by which its clock is ahead.
     skew: i64,
     keys: [Key; 2],
     births: [Birth; 2],
@@ -43,16 +43,16 @@ struct Sim {
     memory: Memory,
     /// What it published, and when.
     published: Vec<(u64, [Key; 2])>,
-    /// Up to where it has read what the other one published.
+    /// How many of the other node's publications it has read.
     read: usize,
-    /// Its last publication does not stand yet, and when it will.
+    /// When the API will have its new keys, if they are not published yet.
     unpublished: Option<u64>,
-    /// What has reached the other one once has to go on reaching it.
+    /// Whether a packet of it has reached the other node: from then on all must.
     reached: bool,
     renewed: [u32; 2],
 }
 
-/// What happens: each list is of a node, when it begins and how long it lasts, in ticks.
+/// What happens to the nodes.
 #[derive(Debug, Clone, Default)]
 struct Events {
     skew: i64,
@@ -61,9 +61,9 @@ struct Events {
     lags: [[u64; 5]; 2],
     /// Seconds after the middle of an epoch at which each renews its key.
     delays: [u64; 2],
-    /// Seconds until a publication stands.
+    /// Seconds until the API has a publication.
     late: u64,
-    /// Agents that are down.
+    /// When agents are down: the node, the first tick, and the number of ticks.
     down: Vec<(usize, u64, u64)>,
 }
 
@@ -172,7 +172,7 @@ impl World {
         }
     }
 
-    /// What the kernels do by themselves.
+    /// Makes new sessions as the kernels do by themselves.
     fn agree_anew(&mut self) {
         let woken = self.is_up(0) && self.is_up(1);
         let old = if woken { AGREED_ANEW } else { BY_ITSELF };
@@ -226,7 +226,7 @@ impl World {
         }
     }
 
-    /// The keys of the other node, as far as this one's watch has reported them.
+    /// The other node's keys, as this node's watch has reported them so far.
     fn heard(&mut self, node: usize) -> [Key; 2] {
         let part = usize::try_from(self.tick() * 5 / TICKS).unwrap().min(4);
         let until = self.now - self.events.lags[node][part].min(self.now - BEGIN);
@@ -279,7 +279,7 @@ impl World {
         planned(&members, &seen, clock, &mut own.memory)
     }
 
-    /// An agent looks, plans, and makes the kernel so.
+    /// An agent reads the kernel's state, plans, and applies the plan.
     fn look(&mut self, node: usize) {
         let plan = self.plan(node);
         let ends = !self.was_up(node, self.tick() + 1);
@@ -294,7 +294,7 @@ impl World {
             }
         }
         let before = own.routes;
-        // An agent that ends now has moved one of the two.
+        // An agent that is killed now has moved only one of the two routes.
         let moved = if ends { 1 } else { 2 };
         let planned = ranges(1 - node).map(|range| plan.routes.get(&range).copied());
         for (route, planned) in own.routes.iter_mut().zip(planned).take(moved) {
@@ -314,18 +314,18 @@ impl World {
             own.unpublished = Some(true_now + late);
         }
         if plan.moving {
-            // What goes by a link has moved before its peer has another key.
+            // The routes have moved away from the link; now its peer may get another key.
             self.look(node);
         }
     }
 
-    /// Runs for a time; the first packet that was lost.
+    /// Runs for a time; the error names the first lost packet.
     fn run(&mut self, ticks: u64) -> Result<(), String> {
         for _ in 0..ticks {
             for node in 0..2 {
                 self.publish(node);
                 if self.is_back(node) {
-                    // Another agent: it knows what the kernel holds, and lists the nodes.
+                    // A new agent reads the kernel's state and lists the nodes.
                     let read = self.nodes[1 - node].published.len();
                     self.nodes[node].memory = Memory::default();
                     self.nodes[node].read = read;
@@ -552,7 +552,7 @@ fn packets_move_to_the_other_link_before_their_peer_has_another_key() {
     let seen = made(&plan, [10, 10]);
     let plan = planned(&members, &seen, at(NOW), &mut Memory::default());
     assert!(!plan.moving && preferred.of(&plan.peers).contains_key(&[9; 32]));
-    // Where the other link is not proven, nothing is won by waiting.
+    // If the other link is not proven, the peer gets its new key at once.
     let ages = [FRESH, FRESH];
     let (seen, _) = settled(&[other(1, [true, true])], ages);
     let plan = planned(&members, &seen, at(NOW), &mut Memory::default());
