@@ -1,4 +1,4 @@
-//! Runs fuzz targets for as long as one likes; see the library's documentation.
+//! Runs fuzz targets for a given time; see the library's documentation.
 
 use clap::Parser;
 use std::io::Write as _;

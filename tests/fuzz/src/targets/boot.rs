@@ -1,5 +1,5 @@
-//! What a machine reads from its state, its firmware and its segment before it is a node: small
-//! files, tables, datagrams.
+//! Fuzz targets for what a machine decodes before it is a node: small files of its state, tables of
+//! its firmware, datagrams of its network.
 
 use crate::run::{Decoder, Shape, Target};
 use agent_discover::Memory;
@@ -24,22 +24,24 @@ use tempfile::TempDir;
 
 /// Where the superblock of ext4 is (the kernel's documentation of ext4, "The Super Block").
 const SUPERBLOCK: u64 = 1024;
-/// What is expected of files in memory.
+/// Why writing files in memory can't fail.
 const WRITTEN: &str = "a file takes what is written";
-/// The digest of the configuration that the boot has.
+/// The digest of this boot's configuration.
 const DIGEST: [u8; 32] = [7; 32];
-/// The generation of the header that the boot has.
+/// The generation in the header of this boot's state.
 const GENERATION: u64 = 7;
-/// The value of the boot before, and of this one.
+/// The nonce of the previous boot, and of this one.
 const BOOT: BootNonce = [0xcd; 8];
 const NEXT: BootNonce = [0xab; 8];
-/// The client of the segment's server.
+/// The DHCP client: its Ethernet address and transaction id.
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const TRANSACTION: u32 = 7;
-/// The types of records that questions ask for (RFC 1035, RFC 2782).
+/// The DNS record types of the questions (RFC 1035, RFC 2782).
 const ADDRESS: u8 = 1;
 const SRV: u8 = 33;
 
+/// All targets of this file.
+///
 /// # Errors
 /// No folder can be made for the files that targets read.
 pub(super) fn targets() -> io::Result<Vec<Target>> {
@@ -77,12 +79,12 @@ pub(super) fn target(name: &'static str, seed: Vec<u8>, decode: Decoder) -> Targ
     }
 }
 
-/// A folder in memory: what is written there for each case wears no disk.
+/// A folder in memory: each case writes a file, which must not wear the disk.
 pub(super) fn folder() -> io::Result<TempDir> {
     TempDir::new_in("/dev/shm")
 }
 
-/// What is read from files, each with a file of its own.
+/// Targets that decode files; each writes its own.
 fn files() -> io::Result<Vec<Target>> {
     let device = tempfile::tempfile_in("/dev/shm")?;
     let (generations, lists, memories) = (folder()?, folder()?, folder()?);
@@ -184,7 +186,8 @@ fn lease(input: &[u8]) {
     }
 }
 
-/// A question of a pod, whether services are known or not, also about one with thousands of ports.
+/// A pod's DNS question: while services are known and while not, also about a service with
+/// thousands of ports.
 fn names() -> Target {
     let states = [Known::default(), known([]), known([crowded()])];
     let indexes = states.map(|known| Index::of(known.into()));

@@ -1,4 +1,5 @@
-//! What a node reads of images, of pods and of drivers: seals, documents, archives, answers.
+//! Fuzz targets for what a node decodes: TPM seals, images, logs, answers of probes, drivers and
+//! DNS servers.
 
 use super::boot::{folder, target};
 use crate::run::{Shape, Target};
@@ -13,12 +14,14 @@ use bytes::Bytes;
 use std::fs;
 use std::io;
 
-/// The highest number of a user or group; the last one of 32 bits means "no change" to the kernel.
+/// The highest user or group id that an image may name; `u32::MAX` means "no change" to the kernel.
 const HIGHEST_ID: u32 = 0x7fff_ffff;
-/// Bytes of a datagram where the client says nothing.
+/// Bytes of a DNS answer by UDP if the client names no size (no EDNS).
 const DATAGRAM: usize = 512;
 const DIGEST: &str = "sha256:00000000000000000000000000000000000000000000000000000000000000aa";
 
+/// All targets of this file.
+///
 /// # Errors
 /// No folder can be made for the files that targets read.
 pub(super) fn targets() -> io::Result<Vec<Target>> {
@@ -93,7 +96,7 @@ fn document() -> Target {
     }
 }
 
-/// An image's user, its passwd and its group, apart by empty lines.
+/// An image's user, its passwd and its group, separated by empty lines.
 fn ids(input: &[u8]) {
     let text = String::from_utf8_lossy(input).into_owned();
     let mut parts = text.splitn(3, "\n\n");
@@ -103,7 +106,7 @@ fn ids(input: &[u8]) {
     assert!(!high, "a number that may stand for root");
 }
 
-/// A status, the driver's words, and a body, apart by line ends.
+/// A gRPC status, the driver's message, and a body, separated by line ends.
 fn driver_said(input: &[u8]) {
     let mut parts = input.splitn(3, |byte| *byte == b'\n');
     let [status, words, body] = [(); 3].map(|()| parts.next().unwrap_or_default());
@@ -121,7 +124,7 @@ fn driver_said(input: &[u8]) {
     }
 }
 
-/// What another server says.
+/// The answer of another DNS server.
 fn server_said(input: &[u8]) {
     if let Some((answer, seconds)) = heard(input) {
         assert_ne!(seconds, Some(0), "remembered for no time");
