@@ -11,7 +11,7 @@ use std::fmt::Display;
 struct Cluster {
     nodes: u32,
     pods: u32,
-    /// Whether the pods are there before the scheduler begins.
+    /// Whether the pods exist before the scheduler starts.
     backlog: bool,
 }
 
@@ -26,8 +26,8 @@ const LARGE: Cluster = Cluster {
     backlog: true,
 };
 
-/// What pods ask for that costs a decision the most: no other one of their application on the node,
-/// and an even number in each zone.
+/// The constraints of pods that cost the scheduler most: anti-affinity within their application by
+/// node, and an even spread over zones.
 const SHAPES: [&str; 2] = ["anti", "spread"];
 
 /// Nodes, replicas of a Deployment, Jobs, and objects of a namespace.
@@ -38,8 +38,8 @@ const WORKLOADS: [(&str, u32); 4] = [
     ("PACE_OBJECTS", 10_000),
 ];
 
-/// Prints the share of a core that idle controllers take, and fails where a changed pod leads to
-/// plans of other keys; then how soon workloads are what was asked for, the cost of the scheduler's
+/// Prints the share of a core that idle controllers take, and fails if a changed pod leads to plans
+/// of other keys; then how fast workloads reach what their specs say, the cost of the scheduler's
 /// decisions, and how many pods it binds.
 pub(super) fn control(pods: u32) -> Outcome {
     let idle = ["--release", "-p", "master-controllers", "--test", "scale"];

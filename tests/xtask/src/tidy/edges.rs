@@ -76,7 +76,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "tunnel",
             "port",
             "claims",
-            // The figures of drivers' volumes are part of its answers.
+            // The kubelet's answers hold the figures of drivers' volumes (`stats/summary`).
             "csi",
             "cluster",
             "resources",
