@@ -1,5 +1,5 @@
-//! A flood that fills the tables of half-open exchanges, by the endorsement keys of machines that
-//! the inventory knows, which are no secrets, and by a seized node.
+//! Floods that fill the tables of half-open exchanges: with the public endorsement keys of listed
+//! machines, which are no secrets, and by a seized node.
 
 use crate::after_join::joined;
 use crate::freshness::Open;
@@ -15,29 +15,28 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt as _;
 use tokio_rustls::TlsConnector;
 
-/// Sessions that this master holds open, by its configuration: so few that a slow machine fills the
-/// table long before the first of them ends, and that a fast one sends no more than the rate limits
-/// let pass.
+/// Places in this master's session table, by its configuration: so few that a slow host fills the
+/// table long before the first session expires, and a fast one stays below the rate limits.
 const TOTAL: usize = 64;
-/// Of one key from one host.
+/// Sessions that one key may have open from one host.
 const PER_EK: usize = 4;
-/// Endorsement keys whose public halves the flood has: each gets three places of the table, an
-/// honest machine needs one.
+/// Endorsement keys whose public halves the attacker has: each gets three places of the table,
+/// while an honest machine needs one.
 const EKS: usize = 20;
-/// Networks from which it comes, and what each sends for each key: no more than one network may at
-/// once (20), and enough to fill the table several times.
+/// Networks that the flood comes from, and hellos of each for each key: no more than one network
+/// may send at once (20), and enough to fill the table several times.
 const NETWORKS: u8 = 4;
 const ROUNDS: usize = 4;
-/// Networks of the seized node, and hosts in each: all the sessions that one key may have.
+/// Networks that the seized node sends from, and hosts in each: enough for all sessions of one key.
 const BLOCKS: u8 = 4;
 const HOSTS: u8 = 4;
 /// Time for the story: if it takes longer, sessions may have expired, the table may not have been
 /// full at the check, and the test proves nothing.
 const LIMIT: Duration = Duration::from_secs(SESSION_SECONDS - 1);
-/// Connections of one node: as many pieces of evidence as the master reads of nodes and known
-/// machines at once, and some. Fewer than the requests that one node may send at once (200).
+/// Connections of one node: more than the pieces of evidence that the master reads at once from all
+/// nodes and listed machines, and fewer than the requests that one node may send at once (200).
 const SLOW: usize = 195;
-/// Tries: the story is some hundred requests, but a busy machine may stop in the middle of them.
+/// Tries: a busy host may stop in the middle of the requests, so that the time limit is missed.
 const TRIES: usize = 10;
 
 /// Sends hellos from one address, one after another; how many sessions they opened.
@@ -56,7 +55,7 @@ async fn flood(
         let answer = connection.send(Method::POST, path, hello.clone()).await;
         match answer.status {
             StatusCode::OK => opened += 1,
-            // The share of its key.
+            // The key has all its sessions.
             StatusCode::TOO_MANY_REQUESTS => {}
             status => panic!("{status}: {:?}", answer.json),
         }
@@ -87,8 +86,8 @@ async fn floods(
     opened
 }
 
-/// A seized node with a valid certificate: on each of many connections it begins evidence for an
-/// invented session, and never ends it. Others renew and join meanwhile.
+/// A seized node with a valid certificate opens many connections, and sends on each the beginning
+/// of evidence for an invented session. Others renew and join meanwhile.
 pub(crate) async fn unfinished_evidence_of_a_node_blocks_no_renewal_and_no_join(lab: &Lab) {
     let (_, bad) = joined(lab).await;
     let (mut good, who) = joined(lab).await;
@@ -115,19 +114,19 @@ pub(crate) async fn unfinished_evidence_of_a_node_blocks_no_renewal_and_no_join(
     drop(slow);
 }
 
-/// Twenty stolen keys from several networks, and a node that was seized, take all the places there
-/// are and ask for more. Exchanges that were begun before go on, and machines and nodes whose keys
-/// have one session begin new ones.
+/// An attacker with twenty public keys and several networks, and a seized node, fill the tables and
+/// send more. Exchanges that were open before are completed, and machines and nodes with one
+/// session at a time start new ones.
 pub(crate) async fn full_session_tables_turn_away_no_machine_and_no_node() {
     for _ in 0..TRIES {
         if flooded().await {
             return;
         }
     }
-    panic!("the story was never through in {LIMIT:?}");
+    panic!("no try ended within {LIMIT:?}");
 }
 
-/// The story; false: it took so long that what was opened first ended by itself.
+/// One try; false if it took so long that the first sessions may have expired.
 async fn flooded() -> bool {
     let lab = Arc::new(Lab::start_with_exchanges(TOTAL).await);
     let mut hellos = Vec::new();
