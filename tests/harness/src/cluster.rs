@@ -17,14 +17,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How many machines may plug into the master's hub. Workers of stories leave the last two free.
+/// How many machines can be connected to the master's hub. Stories use the last two for the time
+/// server and the eavesdropper.
 const SLOTS: usize = 5;
 /// The time server's slot.
 const TIME_SERVER: usize = SLOTS - 1;
 /// The eavesdropper's slot.
 const TAP: usize = SLOTS;
-/// Time for a UEFI machine under emulation, on a host with a fifth of its processor time for it. A
-/// stopped machine is reported at once.
+/// Time for a UEFI machine to boot under emulation, on a host that gives it a fifth of its
+/// processor time. A machine that stops is reported at once.
 pub const BOOT_LIMIT: Duration = Duration::from_secs(900);
 
 /// The folder of one cluster.
@@ -416,7 +417,7 @@ impl Lab {
     ) -> Result<String> {
         let last = std::cell::RefCell::new(String::new());
         let found = eventually_costly(what, limit, "", || {
-            // A refused connection while a machine restarts is one more "not yet".
+            // A connection is refused while the master restarts: try again.
             let printed = self
                 .kubectl(words)
                 .unwrap_or_else(|error| crate::chain(&error));

@@ -20,8 +20,7 @@ const STOPPED: &[&str] = &[
     "BdsDxe: No bootable option",
     "pratique: FATAL",
 ];
-/// How much of a console an error shows: where the files are gone, as after a run elsewhere, it is
-/// all there is.
+/// Lines of the console that an error shows: after a run in CI there is nothing else to read.
 const LAST_LINES: usize = 30;
 
 /// How long a station on the segment waits for a frame.
@@ -473,7 +472,7 @@ impl Machine {
         std::fs::read_to_string(self.dir.join("qemu.log")).unwrap_or_default()
     }
 
-    /// What stands on its screen.
+    /// The text on its screen.
     pub fn screen(&self) -> Result<Screen> {
         let file = self.dir.join("screen.ppm");
         let arguments = json!({ "filename": file.display().to_string() });
@@ -486,8 +485,8 @@ impl Machine {
         self.console_text().len()
     }
 
-    /// Waits for a whole line of the console with `text` in it and returns the line; a panic or
-    /// refusal to boot ends the wait.
+    /// Waits for a complete console line that contains `text`, and returns it; a panic or a refusal
+    /// to boot ends the wait.
     pub fn wait(&self, text: &str, limit: Duration) -> Result<String> {
         self.wait_after(0, text, limit)
     }

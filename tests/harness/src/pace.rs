@@ -1,7 +1,7 @@
-//! For tests that measure: how many objects they use, and the time that work takes.
+//! For tests that measure: how many objects they use, and how long work takes.
 //!
-//! Run by hand or by `cargo xtask bench`, such a test measures as many as its variables say; in the
-//! test command it shows with a few that it runs.
+//! By hand or by `cargo xtask bench` such a test uses as many objects as its environment variables
+//! say. In the test command it uses a few, which only shows that it still runs.
 
 use nix::time::{ClockId, clock_gettime};
 use std::str::FromStr;
