@@ -1,4 +1,4 @@
-//! A master as a process on loopback, and the kernel's figures about it.
+//! A master process on loopback, and the CPU time and memory that it uses.
 
 use crate::client::Access;
 use crate::{Error, Result};
@@ -87,7 +87,7 @@ impl Site {
             .map_or(Ok(()), |process| Ok(process.kill()?))
     }
 
-    /// Ends the master in order.
+    /// Ends the master with a graceful shutdown.
     pub fn stop(&mut self) -> Result<()> {
         self.process
             .take()
@@ -139,8 +139,8 @@ impl Site {
         kib.unwrap_or_default() / 1024.0
     }
 
-    /// Waits until the master has been idle for a moment, or a limit; then its memory is what it
-    /// keeps.
+    /// Waits until the master has been idle for a moment, at most `limit`, so that its memory no
+    /// longer holds what requests needed.
     pub async fn settle(&self, limit: Duration) {
         let began = Instant::now();
         while began.elapsed() < limit {

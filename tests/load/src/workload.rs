@@ -1,5 +1,5 @@
-//! Concurrent clients on a few objects over the API, what they saw, and whether it could be true;
-//! with the master killed in the middle as often as wanted.
+//! Concurrent clients of a few objects through the API, and a check that what they saw is
+//! linearizable, while the master is killed and started again.
 
 use crate::client::{Access, Connection};
 use crate::linear::Timed;
@@ -15,19 +15,19 @@ use std::time::{Duration, Instant};
 
 const COLLECTION: &str = "/api/v1/namespaces/default/configmaps";
 
-/// Longest that a life is stretched.
+/// Longest life of the master, if calls are slow.
 const LIMIT: Duration = Duration::from_secs(300);
 /// Pause between two looks at how much was done.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// How much is done.
+/// The size of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Clients at once.
     pub clients: u64,
     /// Objects that they share; few, so that they meet.
     pub objects: u64,
-    /// Lives of the master; all but the last end by a kill.
+    /// How often the master is started; all runs but the last end by a kill.
     pub lives: u32,
     /// How long each life is at least.
     pub life: Duration,
@@ -100,7 +100,7 @@ fn value_of(object: &Value) -> Option<u64> {
 
 /// Runs the plan. Must be called inside a [`tokio::task::LocalSet`].
 ///
-/// Errors: [`Error::History`] where what the clients saw cannot be.
+/// Errors: [`Error::History`] if no order of the calls explains what the clients saw.
 pub async fn run(site: &mut Site, plan: Plan) -> Result<Report> {
     let record = Rc::new(Record::default());
     let mut slowest_start = Duration::ZERO;
