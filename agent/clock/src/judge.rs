@@ -33,9 +33,9 @@ pub struct Bounds {
 /// What to do with the clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// None: the clock is exact enough.
+    /// Leave it: the clock is exact enough.
     Leave,
-    /// Set it to this time, since 1970.
+    /// Set it to this time since the Unix epoch.
     Set(Duration),
 }
 
@@ -43,13 +43,13 @@ pub enum Step {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Before the image was built.
-    #[error("the time servers' time lies before this image was built")]
+    #[error("the time servers report a time before this image was built")]
     BeforeImage,
     /// Too far after the image was built.
-    #[error("the time servers' time lies more than ten years after this image was built")]
+    #[error("the time servers report a time more than ten years after this image was built")]
     TooFar,
     /// Too far back.
-    #[error("the time servers' time lies more than a day before this machine's clock")]
+    #[error("the time servers report a time more than a day before this machine's clock")]
     TooFarBack,
 }
 

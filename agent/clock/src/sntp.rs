@@ -40,8 +40,8 @@ pub enum Fault {
     /// Times that cannot be.
     #[error("the answer's times contradict each other")]
     Times,
-    /// Too far from a clock, or too slow.
-    #[error("the answer is too uncertain")]
+    /// The server is too far from a reference clock, or the round trip took too long.
+    #[error("the answer is too inexact: the server's clock, or the round trip, is bad")]
     Uncertain,
 }
 

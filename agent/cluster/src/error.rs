@@ -10,16 +10,16 @@ pub enum Error {
     #[error("this node has no range of pod addresses yet (spec.podCIDRs of its Node is empty)")]
     NoRange,
     /// All addresses of a range are in use.
-    #[error("no address is free in {0}")]
+    #[error("no pod address is free in {0}: end pods on this node")]
     Full(String),
     /// All ranges of ids are in use.
-    #[error("no range of user ids is free")]
+    #[error("no range of user ids is free: end pods with `hostUsers: false` on this node")]
     NoIds,
     /// A range that can't hold pods: its family is not available, or it has no room.
     #[error("{0} can't be used for pods: {1}")]
     Range(String, &'static str),
-    /// A link of the tunnel has no key though it was given one: another program took it away.
-    #[error("a link of the tunnel has no key")]
+    /// A link of the tunnel has lost its key: another program removed it.
+    #[error("a WireGuard link of the tunnel has lost its key")]
     NoKey,
     /// The kernel refused a step.
     #[error("cannot set up the pod's sandbox")]

@@ -29,9 +29,9 @@ pub(crate) enum ZstdFault {
     /// Its size in bytes.
     #[error("a zstd frame has a window of {0} bytes, and {most} are allowed", most = MAX_WINDOW)]
     Window(u64),
-    #[error("what follows on a zstd frame is none")]
+    #[error("the data does not begin with a zstd frame, or does not go on with one")]
     NoFrame,
-    #[error("a zstd frame has a block of no known type")]
+    #[error("a zstd frame has a block of the reserved type")]
     NoBlock,
 }
 

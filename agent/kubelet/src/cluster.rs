@@ -486,7 +486,7 @@ fn object<K: Followed>(object: Value) -> Came<K> {
                 namespace = key.namespace,
                 name = key.name,
                 error = chain(&error),
-                "cannot decode an object: it is as if it were not there; a NetworkPolicy closes its namespace until it is changed or deleted"
+                "cannot decode an object; ignoring it, but a NetworkPolicy closes its namespace until it is changed or deleted"
             );
             K::undecoded(key, uid)
         }

@@ -57,7 +57,7 @@ impl Names {
             tracing::warn!(
                 path = %options.snapshot.display(),
                 error = chain(&error),
-                "the names that an earlier agent left are not used"
+                "cannot use the names that an earlier agent saved"
             );
             None
         });
@@ -66,7 +66,7 @@ impl Names {
         let own = left.map(|left| {
             tracing::info!(
                 services = left.known.services.as_ref().map(BTreeMap::len),
-                "answering names as an earlier agent left them until the master does"
+                "answering names from an earlier agent's snapshot until the master is reached"
             );
             answered.take(left.known);
             left.own
@@ -187,12 +187,12 @@ impl Names {
                             tracing::warn!(
                                 path = %self.options.snapshot.display(),
                                 error = chain(&error),
-                                "cannot leave the cluster's names for the next agent"
+                                "cannot save the cluster's names for the next agent"
                             );
                         }
                     }
                     Err(error) => {
-                        tracing::error!(error = chain(&error), "leaving names panicked");
+                        tracing::error!(error = chain(&error), "saving names panicked");
                     }
                 }
                 tokio::time::sleep(PAUSE).await;

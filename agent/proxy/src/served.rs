@@ -231,7 +231,7 @@ impl Served {
         let (_, are_more) = host_ports(known, self.addresses.len());
         if are_more && !self.leaves_out_ports {
             tracing::warn!(
-                "pods have more ports of this node than it serves, and the last are not served: fewer should ask for hostPort"
+                "pods have more host ports than this node can serve, and some are not served: use fewer hostPorts"
             );
         }
         self.leaves_out_ports = are_more;

@@ -247,7 +247,7 @@ impl DiscoveryPublisher {
                 tracing::warn!(
                     error,
                     again_in = wait.as_secs(),
-                    "discovery: where the master is could not be published"
+                    "discovery: cannot publish the master's endpoints; trying again"
                 );
                 // From its end, as an attempt may take longer than the wait.
                 LastPublication::Failed(target, Instant::now() + wait, wait)
@@ -309,7 +309,7 @@ async fn publish(
         tracing::info!(
             generation,
             address = set.join(" "),
-            "discovery: published where the master is"
+            "discovery: published the master's endpoints"
         );
         let end = i64::try_from(now + DOCUMENT_LIFETIME.as_secs()).ok();
         let end = end.and_then(|end| Timestamp::from_second(end).ok());

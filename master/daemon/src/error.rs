@@ -130,7 +130,7 @@ pub(crate) enum Error {
     #[error("cannot start the runtime")]
     Runtime(#[source] std::io::Error),
     /// A task that must not end.
-    #[error("a part of the master broke off")]
+    #[error("a task of the master panicked or was cancelled")]
     Task(#[source] tokio::task::JoinError),
 }
 

@@ -56,13 +56,13 @@ impl Default for Options {
 enum ScrapeError {
     #[error("the answer did not come in time")]
     Late,
-    #[error("the node can't be asked at a path")]
+    #[error("the node's name makes no valid path")]
     Path(#[source] http::Error),
-    #[error("the answer is {0}")]
+    #[error("the node answered {0}")]
     Status(StatusCode),
     #[error("the answer has more than {0} bytes")]
     Long(usize),
-    #[error("the answer broke off")]
+    #[error("the connection broke during the answer")]
     Broken(#[source] BodyError),
     #[error("the answer can't be read")]
     Unreadable(#[source] ParseError),

@@ -226,7 +226,7 @@ impl Worker {
         if let Err(error) = self.shared.weigh().await {
             tracing::debug!(
                 error = chain(&error),
-                "cannot share the processor between the other pods anew"
+                "cannot update the CPU weights of the other pods"
             );
         }
         if pod.is_none() {

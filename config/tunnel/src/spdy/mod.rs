@@ -40,11 +40,11 @@ const HEADERS: u32 = 8;
 pub enum Why {
     /// It was refused before anything was done for it.
     Refused,
-    /// It is not wanted any more, or what it stood for is gone.
+    /// The stream is not needed any more, or what it led to is gone.
     Cancelled,
 }
 
-/// How a peer broke the protocol. The connection is of no use afterwards.
+/// How a peer broke the protocol. The connection can't be used afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// A control frame of another version.
@@ -53,11 +53,11 @@ pub enum Fault {
     /// A control frame whose length is not one of its type.
     #[error("a control frame of type {0} has a wrong length")]
     Length(u32),
-    /// A stream's number is 0, of the server's, or not above those before.
-    #[error("a stream has a number that it can't have")]
+    /// A stream id is 0, even (the server's), or not above those before.
+    #[error("a SPDY stream has an invalid id: it must be odd and rise")]
     Stream,
     /// An answer to a stream that was never opened.
-    #[error("a client answers to a stream of the server, which opens none")]
+    #[error("a client sent SYN_REPLY for a stream, and the server opens none")]
     Reply,
     /// A block of headers can't be read.
     #[error("a block of headers can't be expanded, or has more than names and values")]

@@ -78,7 +78,7 @@ fn log_failure(made: Result<(), ApiError>, before: Option<&str>) -> Option<Strin
     if before != Some(&reason) {
         tracing::warn!(
             reason,
-            "cannot make all that clusters have for their services; trying again"
+            "cannot make the default ServiceCIDR, Services and endpoints; trying again"
         );
     }
     Some(reason)
