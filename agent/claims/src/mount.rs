@@ -1,4 +1,4 @@
-//! What a pod's claims lead to on this machine.
+//! Resolves a pod's claims to the volumes that this machine mounts for them.
 
 use crate::folders::{FolderError, Folders};
 use crate::resolve::{Claimed, Found, bound, claimed, resolve};

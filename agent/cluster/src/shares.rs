@@ -1,19 +1,19 @@
-//! What each pod may have of the machine's table of connections.
+//! Each pod's share of the machine's connection table (conntrack).
 //!
-//! Every flow that passes the machine has an entry there, and where the table is full, new flows of
-//! everyone are dropped: other pods' as well as the machine's own. So the table's size is set, by
-//! the machine's memory, and each pod's address has a share:
+//! Every flow through the machine has an entry there, and when the table is full, all new flows are
+//! dropped: those of other pods and of the machine itself, too. So the size of the table is set by
+//! the machine's memory, and each address of a pod has a share:
 //!
 //! - connections at once: all pods that the machine may have get half of the table together;
 //! - new ones in a second: those that are closed are no longer counted as connections and stay for
 //!   [`CLOSED`] seconds. A pod that opens and closes as fast as it may has a thirty-fourth of the
 //!   table for these.
 //!
-//! What is beyond a share is counted and dropped. Questions to the node's own name server need no
-//! entry ([`crate::rules`]).
+//! Packets beyond a share are counted and dropped. DNS queries to the node's own name server need
+//! no entry ([`crate::rules`]).
 //!
-//! These rules have a table of their own, which is never removed: whatever else changes, and also
-//! over an agent's restart, what pods have goes on to count.
+//! These rules have an nftables table of their own, which is never removed, so that the counts of
+//! pods' connections survive other changes and a restart of the agent.
 
 use crate::error::Error;
 use crate::rules::LINKS;
@@ -28,18 +28,18 @@ use std::{fs, io};
 /// The table.
 const TABLE: &str = "pratique-shares";
 const CHAIN: &str = "new-of-pods";
-/// Connections of pods' addresses, and those that they opened lately.
+/// The set that counts open connections by address, and the one that limits new ones.
 const OPEN: &str = "open";
 const OPENED: &str = "opened";
-/// Most addresses that are known at once: more than pods that a machine may have.
+/// Most addresses in a set: more than a machine may have pods.
 const MOST_ADDRESSES: u32 = 16_384;
-/// For how many milliseconds an address is known that opens nothing: longer than it takes for its
-/// share to be whole again.
+/// Milliseconds after which an address that opens nothing leaves the set: longer than its share
+/// takes to be whole again.
 const KEPT: u64 = 60_000;
 /// After connections are looked up, before destinations are changed.
 const AFTER_LOOK_UP: i32 = -150;
 
-/// Where the kernel has the table's size.
+/// The kernel setting with the table's size.
 const SIZE: &str = "net/netfilter/nf_conntrack_max";
 /// Bytes of the machine's memory for each entry of the table. An entry takes about 400, with what
 /// its share costs, so that a full table takes a twentieth of the memory of
@@ -92,11 +92,11 @@ pub fn size_for(memory: u64) -> u64 {
     (memory / MEMORY_OF_ENTRY).clamp(least, most)
 }
 
-/// Sets the kernel's table of connections, which is there once a rule asks for connections; its
-/// size. A host's own larger one stays.
+/// Sets size and timeouts of the kernel's connection table; returns its size. A larger size that
+/// the host has set is kept. The table exists once a rule matches the state of connections.
 ///
 /// # Errors
-/// If it is not there, or the kernel refuses a setting of this network.
+/// If there is no table, or the kernel refuses a setting of this network namespace.
 pub(crate) fn set_table() -> Result<u32, Error> {
     for (name, value) in TIMES {
         namespace::set(&format!("net/netfilter/{name}"), value)?;
@@ -107,11 +107,11 @@ pub(crate) fn set_table() -> Result<u32, Error> {
     let kilobytes = total.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok());
     let wanted = size_for(kilobytes.unwrap_or(0_u64).saturating_mul(1024));
     let size = size()?;
-    // To the kernel 0 is no bound.
+    // 0 means no limit.
     if size != 0 && u64::from(size) >= wanted {
         return Ok(size);
     }
-    // Older kernels let it be set for the whole system alone: a network within one has its size.
+    // Older kernels let only the first network namespace set it, for the whole system.
     if let Err(error) = namespace::set(SIZE, &wanted.to_string()) {
         tracing::warn!(
             error = chain(&error),

@@ -1,4 +1,4 @@
-//! Which interface gets what. Pure.
+//! Plans which interfaces are set up, and with which addresses (pure).
 
 use std::net::IpAddr;
 

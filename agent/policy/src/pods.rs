@@ -1,4 +1,5 @@
-//! The pods that policies mean, and the sets of the packet filter that hold them (pure).
+//! Finds the pods that policies' peers select, and computes the nftables sets of their addresses
+//! (pure).
 
 use crate::branch::{Content, Peers};
 use crate::budget::MAX_EFFORT;

@@ -1,5 +1,5 @@
-//! What the packet filter holds of an earlier agent, as far as datagrams go: services that went
-//! while no agent ran are known from nowhere else.
+//! Reads the UDP fronts from the table that an earlier agent left in the kernel: nothing else knows
+//! of services that were deleted while no agent ran.
 
 use crate::fronts::{Front, Fronts, Pick};
 use crate::table::{FRONTS, FRONTS_OF_PODS, TABLE};
@@ -8,11 +8,11 @@ use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::Filter;
 use std::net::IpAddr;
 
-/// The fronts of datagrams in the table of a family; where they lead is not looked at.
+/// The UDP fronts in the table of a family, without their endpoints.
 ///
 /// # Errors
-/// The kernel refuses the packet filter's socket, or to list a map. A table or a map that is not
-/// there has no fronts.
+/// The kernel refuses a netlink socket, or to list a map. A missing table or map is no error: it
+/// has no fronts.
 pub(crate) fn datagrams(family: Family) -> Result<Fronts, agent_sys::Error> {
     let mut filter = Filter::open(family)?;
     let mut all = Fronts::new();
@@ -24,7 +24,7 @@ pub(crate) fn datagrams(family: Family) -> Result<Fronts, agent_sys::Error> {
     Ok(all)
 }
 
-/// The front of a key ([`crate::table::front_key`]), if it is one of datagrams.
+/// The front of a key ([`crate::table::front_key`]), if its protocol is UDP.
 fn datagram_front(key: &[u8]) -> Option<Front> {
     let (rest, port) = key.split_last_chunk::<4>()?;
     let (address, protocol) = rest.split_last_chunk::<4>()?;

@@ -1,4 +1,4 @@
-//! Says on Services that this node does not serve them.
+//! Records events on Services that this node does not serve for lack of room.
 
 use crate::left_out::LeftOut;
 use crate::view::{Key, Service, View};

@@ -1,38 +1,37 @@
 //! The chains that pick an endpoint for a connection (pure).
 //!
-//! A client stays with an endpoint where its service asks for it: a map, which the chains fill,
-//! holds clients with their endpoints, each for the service's time. They are there by the front of
-//! the service's own address, whichever of its addresses they call: a client stays with one
-//! endpoint of a port of the service (upstream's rule). One whose endpoint is gone, or is none of
-//! those of the front that it calls, gets another one, with which it stays from then on. Where the
-//! map is full, further clients are led to endpoints as those of other services are, and stay with
-//! none.
+//! Affinity (`sessionAffinity: ClientIP`): a map that the chains fill holds clients with their
+//! endpoints, each for the service's timeout. Its key has the front of the cluster IP, whichever
+//! address of the service the client calls: a client stays with one endpoint for each port of the
+//! service (upstream's rule). If that endpoint is gone, or the front that the client calls does not
+//! have it, the client gets another one, and stays with that. When the map is full, new clients are
+//! served without affinity.
 
 use crate::table::{LEAVES_AS_NODE, REGISTER, front_bytes, load_front, rule_of};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{Change, Name, Step};
 
-/// Fronts with a number, and their endpoints; the same for callers inside.
+/// From front and random number to the endpoint; the same for callers on this node.
 pub(crate) const ENDPOINTS: &str = "endpoints";
 pub(crate) const ENDPOINTS_INSIDE: &str = "endpoints-inside";
-/// Fronts whose clients stay, with the fronts of their services' own addresses.
+/// From a front with affinity to the front of its service's cluster IP.
 pub(crate) const OWN_FRONTS: &str = "own-fronts";
-/// Clients of services' own fronts, and the endpoints with which they stay.
+/// From client and cluster IP's front to the endpoint with which the client stays.
 pub(crate) const CLIENTS: &str = "clients";
-/// Endpoints with their fronts, as far as clients may stay with them; the same of those inside.
+/// The pairs of front and endpoint with which clients may stay; the same for callers on this node.
 pub(crate) const STAYING: &str = "staying";
 pub(crate) const STAYING_INSIDE: &str = "staying-inside";
 
-/// A chain that picks.
+/// A chain that picks an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Chain {
-    /// Among how many.
+    /// The number of endpoints to pick from.
     pub(crate) endpoints: u32,
     /// Seconds for which a client stays with one.
     pub(crate) affinity: Option<u32>,
     /// Whether the connection leaves with the node's own address.
     pub(crate) as_node: bool,
-    /// Whether it is for this node's pods and its own programs alone.
+    /// Whether it is for this node's pods and its own programs only.
     pub(crate) inside: bool,
 }
 

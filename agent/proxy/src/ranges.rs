@@ -1,5 +1,5 @@
-//! The addresses that services alone have (pure). What is for one of them, and is led nowhere by a
-//! service, is for nobody: not for who answers to it outside of the cluster.
+//! The address ranges that belong to services only (pure). Packets to an address there that no
+//! service has are refused, and never leave the cluster.
 
 use crate::view::Known;
 use agent_sys::netlink::Family;

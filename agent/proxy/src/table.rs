@@ -1,22 +1,21 @@
-//! What the packet filter holds for services (pure).
+//! The nftables table for services (pure).
 //!
-//! A packet to an address, protocol and port of a service (its *front*) is found in one map,
-//! whatever the number of services. The map says which chain picks: there is one for each number of
-//! endpoints, since the kernel's random number wants a limit that is written in the rule. The
-//! number and the front together are the key of a second map, which holds endpoints. So a change of
-//! endpoints changes entries of maps, and a rule is added only where a service has as many
-//! endpoints as none had.
+//! The *front* of a packet (address, protocol and port of a service) is looked up in one map, so
+//! the cost does not grow with the number of services. The map says which chain picks an endpoint.
+//! There is one chain for each number of endpoints, since a rule has to contain the limit of the
+//! random number. That number and the front together are the key of a second map, which holds the
+//! endpoints. So a change of endpoints only changes map entries, and a rule is added only for a
+//! number of endpoints that no service had before.
 //!
-//! This node's pods and own programs reach endpoints anywhere also where others reach those of this
-//! node alone (`externalTrafficPolicy: Local`): what they reach is in maps of their own, which are
-//! asked first.
+//! With `externalTrafficPolicy: Local`, callers from elsewhere get endpoints on this node only,
+//! while this node's pods and programs get all: the latter have maps of their own, which are looked
+//! up first.
 //!
-//! What this node's pods and own programs begin to send to an address that services alone have, and
-//! no map leads elsewhere, is refused: who is there outside of the cluster is not asked.
+//! New packets of this node's pods and programs to an address in the services' ranges that no map
+//! holds are refused, so that they do not leave the cluster.
 //!
-//! Fronts that are open to some ranges of callers alone are in a set, and their ranges in one set
-//! for each length of a prefix: a rule masks a caller's address to that length, and looks for it
-//! behind the front.
+//! Fronts with `loadBalancerSourceRanges` are in a set, and their ranges in one set for each prefix
+//! length: a rule masks the caller's address to that length, and looks up front and network.
 
 use crate::fronts::{Front, Fronts};
 use crate::picking::{
@@ -38,13 +37,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub const TABLE: &str = "pratique-services";
 /// Fronts, and the chains that pick for them.
 pub(crate) const FRONTS: &str = "fronts";
-/// Where this node's pods and its own programs are led, where that is elsewhere than where others
-/// are.
+/// Fronts for this node's pods, and for its own programs, where these get other endpoints than
+/// callers from elsewhere.
 pub(crate) const FRONTS_OF_PODS: &str = "fronts-of-pods";
 const FRONTS_OF_NODE: &str = "fronts-of-node";
-/// What the names of the links to pods begin with.
+/// Prefix of the names of pods' links.
 pub const POD_LINKS: &str = "pod-";
-/// Fronts without endpoints, whose callers get a refusal.
+/// Fronts without endpoints, whose packets are rejected.
 const EMPTY: &str = "empty";
 /// The set of fronts with `loadBalancerSourceRanges`, and the chain that accepts their allowed
 /// sources.
@@ -54,11 +53,11 @@ const SOURCES: &str = "sources";
 const SERVICES: &str = "services";
 /// The chain that rejects packets to Services without endpoints.
 const NOBODY: &str = "nobody";
-/// The set of addresses that services alone have, and the chain that refuses what is for one of
-/// them and is led nowhere.
+/// The set of the services' ranges, and the chain that rejects packets to an address there that no
+/// service has.
 const RANGES: &str = "service-ranges";
 const UNKNOWN: &str = "unknown";
-/// Most clients that are remembered.
+/// Most clients that affinity remembers.
 const MOST_CLIENTS: u32 = 65_536;
 /// The bit of a packet's mark for connections that leave with the node's own address: upstream's.
 pub const LEAVES_AS_NODE: u32 = 0x4000;
@@ -67,7 +66,7 @@ const BEFORE_NAT: i32 = -110;
 const DESTINATION_NAT: i32 = -100;
 const SOURCE_NAT: i32 = 100;
 const BEFORE_FILTER: i32 = -1;
-/// Place in headers (RFC 768, RFC 9293).
+/// Offset in the headers of UDP and TCP (RFC 768, RFC 9293).
 const DESTINATION_PORT: u32 = 2;
 /// Bytes of a register.
 pub(crate) const REGISTER: u32 = 4;

@@ -1,9 +1,9 @@
-//! The first process of a process namespace that the containers of a pod share.
+//! The first process of a PID namespace that the containers of a pod share.
 //!
-//! The kernel ends all processes of a namespace with its first one, and gives that one their
-//! orphans. So it must outlive every container, and no orphan may stay with it. This program does
-//! nothing else: it ignores `SIGCHLD`, by which the kernel removes ended children at once
-//! (wait(2)), and waits for ever. Its file is made here, so that it needs no image.
+//! The kernel ends all processes of a PID namespace together with the first one, which also adopts
+//! orphans. So this process must outlive every container and reap orphans, and does nothing else:
+//! it ignores `SIGCHLD`, so that the kernel reaps ended children at once (wait(2)), and waits for
+//! ever. Its file is made here, so that it needs no image.
 //!
 //! Its file may be executed and not read, so that no other process can trace it or read its memory
 //! (`PR_SET_DUMPABLE`, ptrace(2)), not even a container that runs as its user.

@@ -10,7 +10,7 @@ use tokio::io::{
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Relays bytes in both directions until one side ends. After the node's end, the client gets
-/// [`CLOSE_TIMEOUT`] to read the last bytes and close; after the client's end, the node's bytes are
+/// ten seconds to read the last bytes and close; after the client's end, the node's bytes are
 /// not wanted any more. Holds at most `buffer` bytes of each direction.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Other limits for a container that runs.
+//! Changes the resource limits of a running container.
 
 use super::Containerd;
 use crate::labels;
