@@ -228,8 +228,19 @@ pub(crate) fn open_request(
     CertificateRequest::from_der(&pem_request(&object.spec.request.0)?).map(Some)
 }
 
+/// The request in a PEM text that has one reading alone. The person or the controller that approved
+/// it read it with another parser: these differ in where a line ends, and in which of several
+/// blocks is the request.
 fn pem_request(text: &[u8]) -> Result<Vec<u8>> {
     use rustls_pki_types::pem::PemObject as _;
+    const BEGIN: &[u8] = b"-----BEGIN";
+    let blocks = text.windows(BEGIN.len()).filter(|part| *part == BEGIN);
+    let mut returns = text.split(|byte| *byte == b'\r').skip(1);
+    if blocks.count() > 1 || returns.any(|after| !after.starts_with(b"\n")) {
+        return Err(Error::Request(
+            "spec.request must be one PEM block, with lines that end with LF or CR LF".to_owned(),
+        ));
+    }
     rustls_pki_types::CertificateSigningRequestDer::from_pem_slice(text)
         .map(|der| der.to_vec())
         .map_err(|_opaque| {
@@ -436,6 +447,35 @@ mod tests {
             CertificateRequest::from_der(&altered),
             Err(Error::Request(_))
         ));
+    }
+
+    /// What was approved is what other parsers find: the line that begins the request, or the label
+    /// of its block, is none for the parser that is used here.
+    #[test]
+    fn a_request_that_others_read_as_another_is_not_signed() {
+        let both = ["jane", "system:node:b"].map(|user| request(user, None, &[]));
+        let [shown, hidden] = both;
+        let lines = |text: &str, end: &str| text.lines().collect::<Vec<_>>().join(end);
+        let in_one_line = lines(&hidden, "\r");
+        let (_, rest) = shown.split_once('\n').unwrap();
+        let other_label = shown.replace("REQUEST-----", "REQUEST-X-----");
+        let from = |text: &str| {
+            let object = object(CLIENT_SIGNER, text, "client auth", "Approved");
+            ApprovedRequest::from_object(&object)
+        };
+        for text in [
+            format!("x\r{in_one_line}\r\n{shown}"),
+            format!("{in_one_line}\r\n{rest}"),
+            format!("{other_label}{hidden}"),
+            format!("{shown}{hidden}"),
+        ] {
+            assert!(matches!(from(&text), Err(Error::Request(_))), "{text:?}");
+        }
+        let with_preamble = format!("Certificate Request:\n{shown}");
+        for text in [lines(&shown, "\r\n"), with_preamble] {
+            let approved = from(&text).unwrap().unwrap();
+            assert_eq!(approved.node(), None, "{text:?}");
+        }
     }
 
     /// A request with a node's common name is for that node, whatever its organization is.
