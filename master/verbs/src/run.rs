@@ -71,11 +71,7 @@ async fn whole(server: &ServerParts<'_>, call: Call, content: Body) -> Answer {
     match call.target.verb {
         Verb::Get => read::get(&call, reader).await,
         Verb::List => read::list(&call, reader).await,
-        Verb::Watch => {
-            let (slots, metrics) = (server.watches, server.metrics);
-            let (denials, draining) = (server.denials, server.draining);
-            watch::watch(call, reader, slots, metrics, denials, draining).await
-        }
+        Verb::Watch => watch::watch(call, server).await,
         Verb::Create if call.target.name.is_empty() => {
             create::create(&call, &writer, content).await
         }

@@ -32,8 +32,8 @@ pub struct ServerParts<'a> {
     pub admission: &'a Chain,
     /// Knows callers by their tokens, and signs those of service accounts.
     pub authenticator: &'a Authenticator,
-    /// Knows what a caller may do.
-    pub authorizer: &'a Authorizer,
+    /// Knows what a caller may do. Watches of nodes keep it.
+    pub authorizer: &'a Arc<Authorizer>,
     /// The UIDs and generated names of new objects.
     pub identities: &'a Identities,
     /// The service whose kinds are this project's own, if one is registered.

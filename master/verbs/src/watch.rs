@@ -3,22 +3,25 @@
 //!
 //! A watch is the body of its answer: it works only while its client reads. It ends at its time
 //! limit, when the server drains, when its caller is denied, and (with an `ERROR` event) when it
-//! fell behind the history.
+//! fell behind the history, or when what it would send is no longer for the node that asked.
 
 use super::answer::Answer;
+use super::authorize;
 use super::call::Call;
 use super::frames::{DELETED, Frames, Lines, SHARED};
 use super::page::META;
 use super::read::{matches, revision};
+use super::server_parts::ServerParts;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::stream;
 use http::{HeaderValue, Response, header};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
+use master_auth::Authorizer;
 use master_client::{Body, BodyError};
-use master_gateway::{WatchSlot, Watches, WebSocketContent};
+use master_gateway::{WatchSlot, WebSocketContent};
 use master_listener::Denials;
-use master_metrics::{LongRunning, Metrics};
+use master_metrics::LongRunning;
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason};
 use master_schema::selector::Selector;
@@ -85,6 +88,9 @@ struct Watch {
     deadline: Instant,
     denied: Option<watch::Receiver<u64>>,
     denials: Denials,
+    /// Asked before each event of a watch by which a node follows one object: its right to that
+    /// ends with the last of its pods that refers to it, and the watch may outlive the pod.
+    authorizer: Option<Arc<Authorizer>>,
     draining: CancellationToken,
     ended: bool,
     /// Counter of the kind's events that were sent.
@@ -94,21 +100,16 @@ struct Watch {
 }
 
 /// Opens a watch.
-pub(super) async fn watch(
-    call: Call,
-    reader: &dyn Reader,
-    slots: &Watches,
-    metrics: &Metrics,
-    denials: &Denials,
-    draining: &CancellationToken,
-) -> Answer {
+pub(super) async fn watch(call: Call, server: &ServerParts<'_>) -> Answer {
+    let (reader, metrics) = (server.reader, server.metrics);
+    let (denials, draining) = (server.denials, server.draining);
     let carry = call.carrier(WebSocketContent::Watch, denials, draining)?;
     let frames = Frames::new(&call)?;
     let selector = call.selector()?;
     // Nodes watch each config map and secret that their pods show by itself, and can do without.
     let single = selector.exact("metadata.name").is_some();
     let modest = call.user.node().is_some() && single;
-    let slot = slots.begin(call.owner(), modest);
+    let slot = server.watches.begin(call.owner(), modest);
     let slot = slot.inspect_err(|_full| metrics.refuse(false))?;
     let initial = initial_events(&call.query)?;
     let requested = revision(call.query.get("resourceVersion"))?;
@@ -152,6 +153,7 @@ pub(super) async fn watch(
         next_bookmark: next_bookmark(now, interval, deadline),
         deadline,
         denials: denials.clone(),
+        authorizer: modest.then(|| Arc::clone(server.authorizer)),
         draining: draining.clone(),
         ended: false,
         counter: metrics.watch_events(&call.kind),
@@ -399,7 +401,19 @@ impl Watch {
             }
         };
         match batch {
-            Some(Ok(batch)) => self.take(&batch).await,
+            Some(Ok(batch)) => {
+                let allowed = match &self.authorizer {
+                    Some(authorizer) => {
+                        let (user, target) = (&self.call.user, &self.call.target);
+                        authorize::resource(authorizer, user, target, &self.selector).await
+                    }
+                    None => Ok(()),
+                };
+                match allowed {
+                    Ok(()) => self.take(&batch).await,
+                    Err(refusal) => self.or_end(Err(refusal)),
+                }
+            }
             Some(Err(error)) => {
                 self.ready.push_back(self.frames.error(&too_old(&error)));
                 self.ended = true;

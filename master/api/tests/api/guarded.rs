@@ -2,6 +2,7 @@
 //! in force everywhere.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
+use crate::authorization;
 use crate::common::Local;
 use crate::crowded::{peer, slow};
 use crate::tokens;
@@ -168,6 +169,39 @@ async fn an_answer_ends_when_the_node_is_shut_out_on_which_the_tokens_pod_came_t
     assert_eq!(piece(&mut body).await.as_deref(), Some(&b"one"[..]));
     list.deny("n1");
     senders[0].send("two").await.unwrap();
+    assert_eq!(piece(&mut body).await, None);
+}
+
+/// The watch of a secret is open when the node's last pod that refers to it goes.
+#[tokio::test]
+async fn a_node_follows_an_object_no_longer_than_a_pod_of_its_refers_to_it() {
+    let server = authorization::cluster().await;
+    let secrets = "/api/v1/namespaces/default/secrets";
+    let change = async |note: &str| {
+        let path = format!("{secrets}/secret-n1");
+        let change = json!({"metadata": {"annotations": {"note": note}}});
+        let (status, answer) = server.admin_ask(Method::PATCH, &path, &change).await;
+        assert_eq!(status, StatusCode::OK, "{answer}");
+    };
+    let path = format!("{secrets}?watch=1&fieldSelector=metadata.name%3Dsecret-n1");
+    let request = Request::get(path).body(master_client::body("")).unwrap();
+    let answer = server.api.handle_as(request, node("n1"), peer()).await;
+    assert_eq!(answer.status(), StatusCode::OK);
+    let mut body = answer.into_body();
+    let shown = |piece: Option<Bytes>| String::from_utf8(piece.unwrap().to_vec()).unwrap();
+    assert!(shown(piece(&mut body).await).contains("ADDED"));
+    change("first").await;
+    assert!(shown(piece(&mut body).await).contains("first"));
+    let pod = format!("{}/on-n1", authorization::PODS);
+    let now = json!({"gracePeriodSeconds": 0});
+    let (status, answer) = server.admin_ask(Method::DELETE, &pod, &now).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    change("second").await;
+    let end = shown(piece(&mut body).await);
+    assert!(
+        end.contains("Forbidden") && !end.contains("second"),
+        "{end}"
+    );
     assert_eq!(piece(&mut body).await, None);
 }
 
