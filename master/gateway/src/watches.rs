@@ -1,4 +1,5 @@
-//! Slots for open watches, shared so that no caller takes all of them; half are reserved for nodes.
+//! Slots for open watches, and memory for the objects with which they begin, shared so that no
+//! caller takes all of either; half of the slots are reserved for nodes.
 
 use crate::call_owner::CallOwner;
 use config_limits::{Capacity, Share, Shares, Taker};
@@ -15,12 +16,28 @@ pub struct WatchSlot {
     _share: Option<Share>,
 }
 
+/// Bytes of the objects with which watches begin: as much as of other answers that their clients
+/// have not read yet. A watch keeps these objects as they were, and a client may open many.
+const INITIAL: Capacity = Capacity {
+    total: 256 << 20,
+    part: 32 << 20,
+    kept: 64 << 20,
+};
+
+/// Room for the objects with which a watch begins, or none for a caller with priority; freed when
+/// dropped.
+#[derive(Debug)]
+pub struct InitialObjects {
+    _share: Option<Share>,
+}
+
 /// The slots of open watches. Half of them are reserved for nodes, and all other callers of a host
 /// may have half of the rest.
 #[derive(Debug)]
 pub struct Watches {
     total: usize,
     shares: Arc<Shares>,
+    initial: Arc<Shares>,
 }
 
 impl Watches {
@@ -34,7 +51,32 @@ impl Watches {
         Self {
             total,
             shares: Shares::new(room),
+            initial: Shares::new(INITIAL),
         }
+    }
+
+    /// Room for so many bytes of objects with which a watch begins, until its client has read them.
+    /// One that begins with more than its caller's part takes the whole part.
+    ///
+    /// # Errors
+    /// 429: the caller has too many watches whose beginning it has not read.
+    pub fn hold(&self, owner: CallOwner<'_>, bytes: usize) -> Result<InitialObjects, ApiError> {
+        if owner.has_priority {
+            return Ok(InitialObjects { _share: None });
+        }
+        let host = owner.host();
+        let taker = Taker {
+            user: owner.name,
+            host: host.as_deref(),
+            kept_for: owner.is_node,
+        };
+        let share = self.initial.take(taker, bytes.min(INITIAL.part_of(taker)));
+        if share.is_none() {
+            let text =
+                "too many watches begin with objects that are not read yet, please try again later";
+            return Err(ApiError::new(Reason::TooManyRequests, text).retry_after(1));
+        }
+        Ok(InitialObjects { _share: share })
     }
 
     /// The slot of one more watch; callers with priority need none. `is_modest` says that a node
@@ -114,6 +156,25 @@ mod tests {
         let users: usize = users.iter().map(Vec::len).sum();
         assert_eq!(users, 10_000 - 1250 - 2500);
         assert!(all(begin(&node("m"), true)).is_empty(), "half is taken");
+    }
+
+    #[test]
+    fn objects_that_are_not_read_hold_their_callers_part_and_leave_others_theirs() {
+        let watches = Watches::new(320);
+        let hold = |user: &UserInfo, bytes: usize| {
+            let held = watches.hold(CallOwner::new(user, false), bytes);
+            held.map_err(|error| error.code)
+        };
+        let (jane, joe) = (user("jane"), user("joe"));
+        let held: Vec<_> = (0..64).map_while(|_| hold(&jane, 4 << 20).ok()).collect();
+        assert_eq!(held.len(), 8);
+        assert_eq!(hold(&jane, 1).err(), Some(429));
+        for other in [&joe, &node("n"), &UserInfo::admin("admin")] {
+            assert!(hold(other, 4 << 20).is_ok(), "{}", other.name);
+        }
+        drop(held);
+        let whole = hold(&jane, usize::MAX);
+        assert!(whole.is_ok() && hold(&jane, 1).is_err());
     }
 
     #[test]

@@ -19,7 +19,7 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use master_auth::Authorizer;
 use master_client::{Body, BodyError};
-use master_gateway::{WatchSlot, WebSocketContent};
+use master_gateway::{InitialObjects, WatchSlot, WebSocketContent};
 use master_listener::Denials;
 use master_metrics::LongRunning;
 use master_objects::store_error;
@@ -52,6 +52,8 @@ const MAX_DURATION: Duration = Duration::from_secs(24 * 3600);
 
 /// Approximate bytes sent at once: one TLS record.
 const PIECE: usize = 16 << 10;
+/// Bytes that an initial object takes beside its value.
+const ENTRY: usize = 128;
 /// Events after which other tasks run. What the watchers of an event share is quickly sent; events
 /// that are no longer recent are read by each of them.
 const TURN: usize = 8;
@@ -77,6 +79,8 @@ struct Watch {
     frames: Frames,
     /// The initial objects that are still to be sent.
     initial: std::vec::IntoIter<Entry>,
+    /// The memory that these hold.
+    held: Option<InitialObjects>,
     /// The revision of the initial list.
     listed: Option<Revision>,
     stream: Box<dyn WatchStream>,
@@ -119,6 +123,9 @@ pub(super) async fn watch(call: Call, server: &ServerParts<'_>) -> Answer {
         listed,
         after,
     } = beginning(reader, initial, requested, &prefix).await?;
+    let held = entries.iter().map(|entry| ENTRY + entry.value.len()).sum();
+    let held = server.watches.hold(call.owner(), held);
+    let held = held.inspect_err(|_full| metrics.refuse(false))?;
     let stream = match reader.watch(&prefix, after).await {
         Ok(stream) => stream,
         Err(error @ StoreError::Compacted { .. }) => {
@@ -145,6 +152,7 @@ pub(super) async fn watch(call: Call, server: &ServerParts<'_>) -> Answer {
         selector,
         frames,
         initial: entries.into_iter(),
+        held: Some(held),
         listed,
         stream,
         ready: VecDeque::new(),
@@ -298,7 +306,10 @@ fn answer_error(frames: &Frames, error: &ApiError) -> Response<Body> {
 /// The next frame of the body: everything that is ready, with small pieces joined.
 async fn step(mut watch: Watch) -> Option<(Result<Frame<Bytes>, BodyError>, Watch)> {
     loop {
-        watch.begin();
+        // What is ready first: a client that reads slowly has no more made for it meanwhile.
+        if watch.ready.is_empty() {
+            watch.begin();
+        }
         if let Some(first) = watch.ready.pop_front() {
             return Some((Ok(Frame::data(watch.joined(first))), watch));
         }
@@ -321,6 +332,9 @@ impl Watch {
         while let Some(revision) = self.listed.filter(|_| sent < PIECE && !self.ended) {
             let Some(entry) = self.initial.next() else {
                 self.listed = None;
+                // The list itself goes too, which an iterator at its end would keep.
+                self.initial = Vec::new().into_iter();
+                drop(self.held.take());
                 if self.bookmarks {
                     self.ready
                         .push_back(self.frames.bookmark(&self.call.kind, revision, true));

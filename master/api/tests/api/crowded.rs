@@ -12,6 +12,7 @@ use master_api::Options;
 use master_auth::Mode;
 use master_client::{Body, BodyError, UserInfo};
 use master_listener::Peer;
+use serde_json::json;
 use std::future::Future;
 use tokio::sync::mpsc;
 
@@ -127,4 +128,43 @@ async fn one_caller_takes_watches_until_it_is_refused_and_leaves_others_theirs()
             open.push(answer);
         }
     }
+}
+
+/// What a watch begins with is kept until its client has read it.
+#[tokio::test]
+async fn watches_that_nobody_reads_hold_their_callers_part_of_the_memory() {
+    const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+    let options = Options {
+        authorization: vec![Mode::AlwaysAllow],
+        ..Options::default()
+    };
+    let local = Local::with(options).await;
+    for name in ["a", "b", "c"] {
+        let map = json!({"metadata": {"name": name}, "data": {"a": "x".repeat(900_000)}});
+        let (status, answer) = local.admin_ask(Method::POST, MAPS, &map).await;
+        assert_eq!(status, StatusCode::CREATED, "{answer}");
+    }
+    let watch = async |name: &str| {
+        let request = Request::get(format!("{MAPS}?watch=1"));
+        let request = request.body(master_client::body("")).unwrap();
+        let user = UserInfo::authenticated(name, [""; 0]);
+        local.api.handle_as(request, user, peer()).await
+    };
+    let mut open = Vec::new();
+    while open.len() < 64 {
+        let answer = watch("joe").await;
+        if answer.status() == StatusCode::TOO_MANY_REQUESTS {
+            break;
+        }
+        assert_eq!(answer.status(), StatusCode::OK);
+        open.push(answer.into_body());
+    }
+    assert!((2..=12).contains(&open.len()), "{}", open.len());
+    assert_eq!(watch("jane").await.status(), StatusCode::OK);
+    let (body, mut read) = (&mut open[0], 0);
+    while let Some(Some(frame)) = body.frame().now_or_never() {
+        read += frame.unwrap().into_data().unwrap().len();
+    }
+    assert!(read > 2_700_000, "{read}");
+    assert_eq!(watch("joe").await.status(), StatusCode::OK, "it is read");
 }
