@@ -281,6 +281,10 @@ fn profile_of(signer: &str, request: &CertificateRequest, usages: &[String]) -> 
         if request.names.is_empty() {
             return refuse("a serving certificate needs a DNS name or an IP address");
         }
+        // `*.default.svc` is the API server, too, as its clients read it.
+        if request.names.iter().any(|name| name.contains('*')) {
+            return refuse("a serving certificate is for single names, and for no wildcard");
+        }
         return Ok(Profile::ApprovedServing {
             user: request.user.clone(),
             names: request.names.clone(),
@@ -399,6 +403,15 @@ mod tests {
             (
                 KUBELET_SERVING_SIGNER,
                 request("system:node:a", Some("system:nodes"), &[]),
+                "server auth",
+            ),
+            (
+                KUBELET_SERVING_SIGNER,
+                request(
+                    "system:node:a",
+                    Some("system:nodes"),
+                    &["a", "*.default.svc"],
+                ),
                 "server auth",
             ),
         ];
