@@ -375,3 +375,19 @@ async fn a_nodes_own_api_is_reached() {
         assert_eq!(status.as_u16(), code, "{path}");
     }
 }
+
+/// Policies select a namespace by the label with its name, and a write of its status has labels.
+#[tokio::test]
+async fn a_namespace_has_the_label_with_its_name_whatever_its_status_brings() {
+    const LABEL: &str = "kubernetes.io/metadata.name";
+    let server = Local::new().await;
+    let namespace = json!({"metadata": {"name": "mine"}});
+    create(&server, "/api/v1/namespaces", namespace).await;
+    let path = "/api/v1/namespaces/mine/status";
+    for labels in [json!({LABEL: "kube-system"}), json!({LABEL: null})] {
+        let change = json!({"metadata": {"labels": labels}});
+        let (status, answer) = server.admin_ask(Method::PATCH, path, &change).await;
+        assert_eq!(status, StatusCode::OK, "{answer}");
+        assert_eq!(answer["metadata"]["labels"][LABEL], "mine");
+    }
+}

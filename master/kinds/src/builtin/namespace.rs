@@ -31,6 +31,8 @@ pub(super) fn namespace() -> Kind {
                 fields.insert("status".to_owned(), json!({"phase": "Active"}));
             },
             update: keep_spec,
+            // The status carries labels, too, and policies trust this one.
+            through: |_, result, _, _| set_name_label(result),
             validate: |fields, faults| finalizers(fields, false, faults),
             validate_through: change,
             status_at_creation: true,
