@@ -46,5 +46,5 @@ pub use reverse_proxy::ReverseProxy;
 pub use target::ProxyTarget;
 pub use trailing_slash::with_slash;
 pub use upload::{Progress, Upload};
-pub use watches::{InitialObjects, WatchSlot, Watches};
+pub use watches::{HeldObjects, WatchMemory, WatchSlot, Watches};
 pub use websocket::{Socket, WebSocketContent};

@@ -1,5 +1,5 @@
-//! Slots for open watches, and memory for the objects with which they begin, shared so that no
-//! caller takes all of either; half of the slots are reserved for nodes.
+//! Slots for open watches, and memory for the objects that they send, shared so that no caller
+//! takes all of either; half of the slots are reserved for nodes.
 
 use crate::call_owner::CallOwner;
 use config_limits::{Capacity, Share, Shares, Taker};
@@ -16,19 +16,48 @@ pub struct WatchSlot {
     _share: Option<Share>,
 }
 
-/// Bytes of the objects with which watches begin: as much as of other answers that their clients
-/// have not read yet. A watch keeps these objects as they were, and a client may open many.
-const INITIAL: Capacity = Capacity {
+/// Bytes of the objects that watches send: as much as of other answers that their clients have not
+/// read yet. A watch keeps the objects with which it begins as they were then, and a client may
+/// open many.
+const MEMORY: Capacity = Capacity {
     total: 256 << 20,
     part: 32 << 20,
     kept: 64 << 20,
 };
 
-/// Room for the objects with which a watch begins, or none for a caller with priority; freed when
-/// dropped.
+/// The memory for objects that watches send, which clones share.
+#[derive(Debug, Clone)]
+pub struct WatchMemory(Arc<Shares>);
+
+/// Room for objects that a watch sends, or none for a caller with priority; freed when dropped.
 #[derive(Debug)]
-pub struct InitialObjects {
+pub struct HeldObjects {
     _share: Option<Share>,
+}
+
+impl WatchMemory {
+    /// Room for objects of so many bytes, until the client has read them. A watch that holds more
+    /// than its caller's part takes the whole part.
+    ///
+    /// # Errors
+    /// 429: the caller has too many watches with objects that it has not read.
+    pub fn hold(&self, owner: CallOwner<'_>, bytes: usize) -> Result<HeldObjects, ApiError> {
+        if owner.has_priority {
+            return Ok(HeldObjects { _share: None });
+        }
+        let host = owner.host();
+        let taker = Taker {
+            user: owner.name,
+            host: host.as_deref(),
+            kept_for: owner.is_node,
+        };
+        let share = self.0.take(taker, bytes.min(MEMORY.part_of(taker)));
+        if share.is_none() {
+            let text = "too many objects of watches are not read yet, please try again later";
+            return Err(ApiError::new(Reason::TooManyRequests, text).retry_after(1));
+        }
+        Ok(HeldObjects { _share: share })
+    }
 }
 
 /// The slots of open watches. Half of them are reserved for nodes, and all other callers of a host
@@ -37,7 +66,7 @@ pub struct InitialObjects {
 pub struct Watches {
     total: usize,
     shares: Arc<Shares>,
-    initial: Arc<Shares>,
+    memory: WatchMemory,
 }
 
 impl Watches {
@@ -51,32 +80,13 @@ impl Watches {
         Self {
             total,
             shares: Shares::new(room),
-            initial: Shares::new(INITIAL),
+            memory: WatchMemory(Shares::new(MEMORY)),
         }
     }
 
-    /// Room for so many bytes of objects with which a watch begins, until its client has read them.
-    /// One that begins with more than its caller's part takes the whole part.
-    ///
-    /// # Errors
-    /// 429: the caller has too many watches whose beginning it has not read.
-    pub fn hold(&self, owner: CallOwner<'_>, bytes: usize) -> Result<InitialObjects, ApiError> {
-        if owner.has_priority {
-            return Ok(InitialObjects { _share: None });
-        }
-        let host = owner.host();
-        let taker = Taker {
-            user: owner.name,
-            host: host.as_deref(),
-            kept_for: owner.is_node,
-        };
-        let share = self.initial.take(taker, bytes.min(INITIAL.part_of(taker)));
-        if share.is_none() {
-            let text =
-                "too many watches begin with objects that are not read yet, please try again later";
-            return Err(ApiError::new(Reason::TooManyRequests, text).retry_after(1));
-        }
-        Ok(InitialObjects { _share: share })
+    /// The memory for what watches send.
+    pub fn memory(&self) -> WatchMemory {
+        self.memory.clone()
     }
 
     /// The slot of one more watch; callers with priority need none. `is_modest` says that a node
@@ -160,9 +170,9 @@ mod tests {
 
     #[test]
     fn objects_that_are_not_read_hold_their_callers_part_and_leave_others_theirs() {
-        let watches = Watches::new(320);
+        let memory = Watches::new(320).memory();
         let hold = |user: &UserInfo, bytes: usize| {
-            let held = watches.hold(CallOwner::new(user, false), bytes);
+            let held = memory.hold(CallOwner::new(user, false), bytes);
             held.map_err(|error| error.code)
         };
         let (jane, joe) = (user("jane"), user("joe"));

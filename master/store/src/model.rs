@@ -96,8 +96,8 @@ impl Event {
         }
     }
 
-    /// Whether it is no longer recent.
-    pub(crate) fn is_past(&self) -> bool {
+    /// Whether it is no longer recent: what a reader derives from it is the reader's own.
+    pub fn is_past(&self) -> bool {
         let derived = self.derived.lock().unwrap_or_else(PoisonError::into_inner);
         matches!(*derived, Derived::Past)
     }

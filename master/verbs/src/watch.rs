@@ -19,14 +19,14 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use master_auth::Authorizer;
 use master_client::{Body, BodyError};
-use master_gateway::{InitialObjects, WatchSlot, WebSocketContent};
+use master_gateway::{HeldObjects, WatchMemory, WatchSlot, WebSocketContent};
 use master_listener::Denials;
 use master_metrics::LongRunning;
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason};
 use master_schema::selector::Selector;
 use master_schema::validate::{Faults, FieldPath};
-use master_store::{Batch, Entry, Event, ListQuery, Reader, Revision, StoreError, WatchStream};
+use master_store::{Entry, Event, ListQuery, Reader, Revision, StoreError, WatchStream};
 use master_wire::path::Query;
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
@@ -54,6 +54,8 @@ const MAX_DURATION: Duration = Duration::from_secs(24 * 3600);
 const PIECE: usize = 16 << 10;
 /// Bytes that an initial object takes beside its value.
 const ENTRY: usize = 128;
+/// Bytes of an object of which a copy that is made for one watch counts.
+const LARGE: usize = 64 << 10;
 /// Events after which other tasks run. What the watchers of an event share is quickly sent; events
 /// that are no longer recent are read by each of them.
 const TURN: usize = 8;
@@ -79,8 +81,13 @@ struct Watch {
     frames: Frames,
     /// The initial objects that are still to be sent.
     initial: std::vec::IntoIter<Entry>,
-    /// The memory that these hold.
-    held: Option<InitialObjects>,
+    /// The changes that are still to be sent.
+    events: std::vec::IntoIter<Arc<Event>>,
+    /// Changes since other tasks ran.
+    turn: usize,
+    memory: WatchMemory,
+    /// The memory of the initial objects, later of a large one that is being sent.
+    held: Option<HeldObjects>,
     /// The revision of the initial list.
     listed: Option<Revision>,
     stream: Box<dyn WatchStream>,
@@ -123,9 +130,7 @@ pub(super) async fn watch(call: Call, server: &ServerParts<'_>) -> Answer {
         listed,
         after,
     } = beginning(reader, initial, requested, &prefix).await?;
-    let held = entries.iter().map(|entry| ENTRY + entry.value.len()).sum();
-    let held = server.watches.hold(call.owner(), held);
-    let held = held.inspect_err(|_full| metrics.refuse(false))?;
+    let held = hold(&call, server, &entries)?;
     let stream = match reader.watch(&prefix, after).await {
         Ok(stream) => stream,
         Err(error @ StoreError::Compacted { .. }) => {
@@ -152,6 +157,9 @@ pub(super) async fn watch(call: Call, server: &ServerParts<'_>) -> Answer {
         selector,
         frames,
         initial: entries.into_iter(),
+        events: Vec::new().into_iter(),
+        turn: 0,
+        memory: server.watches.memory(),
         held: Some(held),
         listed,
         stream,
@@ -172,6 +180,13 @@ pub(super) async fn watch(call: Call, server: &ServerParts<'_>) -> Answer {
     let events = StreamBody::new(stream::unfold(watch, step)).boxed_unsync();
     let answer = answer(events, media);
     Ok(carry(answer))
+}
+
+/// Takes memory for the objects with which a watch begins.
+fn hold(call: &Call, server: &ServerParts<'_>, all: &[Entry]) -> Result<HeldObjects, ApiError> {
+    let bytes = all.iter().map(|entry| ENTRY + entry.value.len()).sum();
+    let held = server.watches.memory().hold(call.owner(), bytes);
+    held.inspect_err(|_full| server.metrics.refuse(false))
 }
 
 /// The first entries of a watch, and the revision after which it continues.
@@ -303,12 +318,13 @@ fn answer_error(frames: &Frames, error: &ApiError) -> Response<Body> {
     answer(master_client::body(frames.error(error)), frames.media())
 }
 
-/// The next frame of the body: everything that is ready, with small pieces joined.
+/// The next frame of the body: what is ready, with small pieces joined.
 async fn step(mut watch: Watch) -> Option<(Result<Frame<Bytes>, BodyError>, Watch)> {
     loop {
         // What is ready first: a client that reads slowly has no more made for it meanwhile.
         if watch.ready.is_empty() {
             watch.begin();
+            watch.go_on().await;
         }
         if let Some(first) = watch.ready.pop_front() {
             return Some((Ok(Frame::data(watch.joined(first))), watch));
@@ -316,7 +332,7 @@ async fn step(mut watch: Watch) -> Option<(Result<Frame<Bytes>, BodyError>, Watc
         if watch.ended {
             return None;
         }
-        if watch.listed.is_some() {
+        if watch.listed.is_some() || !watch.events.as_slice().is_empty() {
             // Nothing of this batch was selected; other tasks run before the next.
             tokio::task::yield_now().await;
         } else {
@@ -390,7 +406,7 @@ impl Watch {
         }
     }
 
-    /// Waits for the next event and turns it into frames, or ends.
+    /// Waits for the next changes, or ends.
     async fn wait(&mut self) {
         let wake = if self.bookmarks {
             self.next_bookmark.min(self.deadline)
@@ -424,7 +440,7 @@ impl Watch {
                     None => Ok(()),
                 };
                 match allowed {
-                    Ok(()) => self.take(&batch).await,
+                    Ok(()) => self.events = batch.events.into_iter(),
                     Err(refusal) => self.or_end(Err(refusal)),
                 }
             }
@@ -442,18 +458,33 @@ impl Watch {
         }
     }
 
-    /// Turns a batch into frames, and lets other tasks run in between.
-    async fn take(&mut self, batch: &Batch) {
-        for (turn, events) in batch.events.chunks(TURN).enumerate() {
-            if turn > 0 {
+    /// Sends more of the changes, one piece's worth, and lets other tasks run in between. What came
+    /// before is read.
+    async fn go_on(&mut self) {
+        if self.listed.is_none() {
+            drop(self.held.take());
+        }
+        let mut sent = 0;
+        while sent < PIECE && !self.ended {
+            let Some(event) = self.events.next() else {
+                return;
+            };
+            self.turn = (self.turn + 1) % TURN;
+            if self.turn == 0 {
                 tokio::task::yield_now().await;
             }
-            for event in events {
-                if !self.ended {
-                    let outcome = self.event(event);
-                    self.or_end(outcome);
+            let entry = event.now.as_ref().or(event.before.as_ref());
+            let bytes = entry.map_or(0, |entry| entry.value.len());
+            sent += bytes;
+            // What is made of a recent event is made once for all watches.
+            if bytes >= LARGE && event.is_past() {
+                match self.memory.hold(self.call.owner(), bytes) {
+                    Ok(held) => self.held = Some(held),
+                    Err(full) => return self.or_end(Err(full)),
                 }
             }
+            let outcome = self.event(&event);
+            self.or_end(outcome);
         }
     }
 

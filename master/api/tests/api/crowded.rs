@@ -12,7 +12,7 @@ use master_api::Options;
 use master_auth::Mode;
 use master_client::{Body, BodyError, UserInfo};
 use master_listener::Peer;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::future::Future;
 use tokio::sync::mpsc;
 
@@ -130,19 +130,24 @@ async fn one_caller_takes_watches_until_it_is_refused_and_leaves_others_theirs()
     }
 }
 
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+async fn make_map(local: &Local, name: &str, bytes: usize) {
+    let map = json!({"metadata": {"name": name}, "data": {"a": "x".repeat(bytes)}});
+    let (status, answer) = local.admin_ask(Method::POST, MAPS, &map).await;
+    assert_eq!(status, StatusCode::CREATED, "{answer}");
+}
+
 /// What a watch begins with is kept until its client has read it.
 #[tokio::test]
 async fn watches_that_nobody_reads_hold_their_callers_part_of_the_memory() {
-    const MAPS: &str = "/api/v1/namespaces/default/configmaps";
     let options = Options {
         authorization: vec![Mode::AlwaysAllow],
         ..Options::default()
     };
     let local = Local::with(options).await;
     for name in ["a", "b", "c"] {
-        let map = json!({"metadata": {"name": name}, "data": {"a": "x".repeat(900_000)}});
-        let (status, answer) = local.admin_ask(Method::POST, MAPS, &map).await;
-        assert_eq!(status, StatusCode::CREATED, "{answer}");
+        make_map(&local, name, 900_000).await;
     }
     let watch = async |name: &str| {
         let request = Request::get(format!("{MAPS}?watch=1"));
@@ -167,4 +172,32 @@ async fn watches_that_nobody_reads_hold_their_callers_part_of_the_memory() {
     }
     assert!(read > 2_700_000, "{read}");
     assert_eq!(watch("joe").await.status(), StatusCode::OK, "it is read");
+}
+
+/// A watch that fell behind makes a copy of its own of what it sends.
+#[tokio::test]
+async fn watches_that_fell_behind_hold_their_callers_part_for_what_is_large() {
+    let options = Options {
+        authorization: vec![Mode::AlwaysAllow],
+        ..Options::default()
+    };
+    let local = Local::with(options).await;
+    let (_, list) = local.admin_ask(Method::GET, MAPS, &Value::Null).await;
+    let begin = list["metadata"]["resourceVersion"].as_str().unwrap();
+    make_map(&local, "large", 900_000).await;
+    for number in 0..70 {
+        make_map(&local, &format!("m{number}"), 1).await;
+    }
+    let joe = UserInfo::authenticated("joe", [""; 0]);
+    let path = format!("{MAPS}?watch=1&resourceVersion={begin}");
+    let (mut open, mut refused) = (Vec::new(), 0);
+    for _ in 0..40 {
+        let request = Request::get(&path).body(master_client::body("")).unwrap();
+        let answer = local.api.handle_as(request, joe.clone(), peer()).await;
+        let mut body = answer.into_body();
+        let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        refused += usize::from(String::from_utf8_lossy(&first).contains("\"ERROR\""));
+        open.push(body);
+    }
+    assert!((1..39).contains(&refused), "{refused}");
 }
