@@ -12,9 +12,10 @@ use toml::{Table, Value};
 /// The user-data's tables of the identity and of the masters.
 const LEFT_OUT: [&str; 3] = ["identity", "master", "discovery"];
 
-/// The digest; `None` for a text that is no TOML. Neither comments nor the order of keys count.
+/// The digest; `None` for a text that holds no TOML. Neither comments nor the order of keys count,
+/// nor does what a cloud-config has around the document: the agent reads the document alone.
 pub(crate) fn digest(user_data: &str) -> Option<Digest> {
-    let mut table: Table = user_data.parse().ok()?;
+    let mut table: Table = config_model::toml_text(user_data)?.parse().ok()?;
     table.retain(|key, _| !LEFT_OUT.contains(&key));
     let mut bytes = Vec::new();
     put_table(&table, &mut bytes);
@@ -69,6 +70,7 @@ fn put_count(kind: u8, count: usize, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::digest;
+    use toml::Table;
 
     const TEXT: &str =
         "version = 1\n[machine]\nname = \"edge-1\"\n[node]\nstatic_pods = [\"a\", \"b\"]\n";
@@ -98,5 +100,32 @@ mod tests {
             assert!(found.is_some() && found != own, "{other}");
         }
         assert_eq!(digest("no TOML"), None);
+    }
+
+    fn block(indent: &str, text: &str) -> String {
+        let lines = text.lines().map(|line| format!("{indent}{line}\n"));
+        lines.collect()
+    }
+
+    /// An attacker who has the board writes one text that is two documents: as TOML the machine's
+    /// own, as cloud-config one with privileges. NEL ends a comment in YAML, and not in TOML.
+    #[test]
+    fn of_a_text_that_is_two_documents_the_one_counts_that_the_agent_reads() {
+        let privileged = format!("{TEXT}privileged = true\n");
+        let cloud_config = |document: &str| {
+            let document = block("  ", document);
+            format!("#cloud-config\npratique: |\n{document}")
+        };
+        let both = format!(
+            "#cloud-config\u{85}write_files:\u{85}- path: /etc/pratique/config.toml\u{85}  owner: |\n{}    [discovery]\n    x = '''\n  \
+             content: |\n{}# '''\n",
+            block("    ", TEXT),
+            block("    ", &privileged),
+        );
+        let as_toml: Table = both.parse().expect("TOML");
+        assert_eq!(as_toml["node"].get("privileged"), None);
+        assert_eq!(digest(&both), digest(&privileged));
+        assert_eq!(digest(&cloud_config(TEXT)), digest(TEXT));
+        assert_ne!(digest(TEXT), digest(&privileged));
     }
 }

@@ -13,6 +13,7 @@ use crate::raw::{
 use crate::read::{Fields, too_deep};
 use crate::rule::{self, PolicyConfig};
 use crate::syntax;
+use std::borrow::Cow;
 use toml::de::DeTable;
 
 /// A checked document.
@@ -108,6 +109,20 @@ pub fn parse(input: impl AsRef<[u8]>, file: &str) -> Result<Document, Faults> {
         }
         Some(_) | None => Err(sink.into_faults(file)),
     }
+}
+
+/// The TOML text that [`parse`] takes for the document: the input itself, or what a cloud-config
+/// carries. Every other reader of a document starts from this text: `#cloud-config` is a comment in
+/// TOML, so that one input can be another document as TOML than it is as cloud-config.
+///
+/// `None` for a cloud-config that does not carry exactly one document. The text is not checked.
+pub fn toml_text(input: &str) -> Option<Cow<'_, str>> {
+    if !cloud::is_one(input) {
+        return Some(Cow::Borrowed(input));
+    }
+    let mut sink = Sink::new(input);
+    let carried = cloud::open(input, &mut sink)?;
+    sink.is_empty().then_some(Cow::Owned(carried.text))
 }
 
 /// Checks a TOML document.

@@ -47,7 +47,7 @@ pub mod sysctl;
 
 pub use api::ApiConfig;
 pub use cluster::ClusterConfig;
-pub use document::{Document, parse};
+pub use document::{Document, parse, toml_text};
 pub use fault::{Fault, FaultKind, Faults};
 pub use image::ImageConfig;
 pub use machine::MachineConfig;
