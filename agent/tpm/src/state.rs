@@ -61,12 +61,12 @@ pub enum StateSlot {
     /// An index with content that a boot of the other role's image wrote, of the same release key
     /// and Secure Boot settings. No boot of this role opens it.
     OtherRole,
-    /// An index of this release key whose floor this boot is not approved for.
+    /// An index of this release key with content, whose floor this boot is not approved for.
     Closed {
         /// Its floor.
         floor: u64,
     },
-    /// An index without content yet.
+    /// An index of this release key without content, which may be anybody's.
     Unwritten {
         /// Its floor.
         floor: u64,
@@ -222,12 +222,14 @@ impl Device {
             let Some((floor, written)) = unlock.recognise(slot, name.value(), secure_boot) else {
                 return Ok(unlock.unrecognised(slot, name.value(), secure_boot));
             };
-            let Some(approval) = approval(unlock, Use::State, policy, floor) else {
-                return Ok(StateSlot::Closed { floor });
-            };
+            // First, as the owner of the hierarchy can make an empty index of any floor: it must
+            // not look like a key that other images open, for which a state would be kept.
             if !written {
                 return Ok(StateSlot::Unwritten { floor });
             }
+            let Some(approval) = approval(unlock, Use::State, policy, floor) else {
+                return Ok(StateSlot::Closed { floor });
+            };
             let index = NvIndexHandle::from(index);
             let read = device.with_own_approval(unlock, approval, Flow::FromTpm, |context| {
                 context.nv_read(NvAuth::NvIndex(index), index, SLOT_SIZE, 0)

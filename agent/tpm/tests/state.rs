@@ -339,6 +339,31 @@ fn the_owner_of_the_hierarchy_can_neither_read_nor_plant_a_key() {
         .expect("removing what is absent is no error");
 }
 
+/// The policy of an index is no secret, so that the owner can make an empty one of any floor. If it
+/// passed for a key that newer images open, a worker would keep its state in memory from then on,
+/// for an image that opens nothing.
+#[test]
+fn an_empty_index_of_a_higher_floor_passes_for_no_key() {
+    let mut swtpm = Swtpm::new();
+    let unlock = image(&release_key(1), 1, 1);
+    drop(boot(&mut swtpm, 9));
+    let dir = tempfile::tempdir().expect("a folder");
+    let policy = dir.path().join("policy");
+    let newer = state_key_policy(&unlock.approver, 2, Digest::ZERO);
+    std::fs::write(&policy, newer.as_bytes()).expect("written");
+    let (policy, attributes) = (policy.display(), "policywrite|policyread|no_da");
+    tool(
+        &swtpm,
+        &format!("tpm2_nvdefine 0x1807072 -C o -s 48 -L {policy} -a {attributes}"),
+    )
+    .expect("made");
+    let tpm = boot(&mut swtpm, 1);
+    assert_eq!(slot(&tpm, &unlock), StateSlot::Unwritten { floor: 2 });
+    tpm.write_state_slot(&unlock, 0, 1, content(7))
+        .expect("made anew");
+    assert_eq!(slot(&tpm, &unlock), open(1, 7));
+}
+
 #[test]
 fn the_states_key_does_not_cross_the_bus_in_the_clear() {
     let mut swtpm = Swtpm::new();
