@@ -172,8 +172,10 @@ fn command_line(text: &str) -> Result<(), FormatError> {
     }
     for word in text.split(' ') {
         let name = word.split('=').next().unwrap_or(word);
-        let ours = OURS.contains(&name) || kernel::is_ours(name);
-        if name.starts_with("pratique.") || name.starts_with("dm-mod.") || ours {
+        // The kernel compares names of its arguments with `-` and `_` as one (`parameq`).
+        let one = name.replace('-', "_");
+        let ours = OURS.contains(&name) || kernel::is_ours(&one);
+        if name.starts_with("pratique.") || one.starts_with("dm_mod.") || ours {
             return Err(error().hint(format!(
                 "take out `{word}`: the image build sets `{name}` itself or leaves it out"
             )));
@@ -223,5 +225,31 @@ pub(crate) fn check(raw: RawImageDocument, sink: &mut Sink<'_>) -> ImageConfig {
             .metadata
             .and_then(|text| sink.parsed(&text, metadata(&text.value)))
             .unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::CommandLine;
+
+    /// The kernel takes the later one of two values, and the description's come last.
+    #[test]
+    fn no_word_of_the_kernels_table_is_undone_by_another_way_to_write_it() {
+        let refused = |word: &str| format!("quiet {word}").parse::<CommandLine>().is_err();
+        for word in [
+            "init_on_alloc=0",
+            "init-on-alloc=0",
+            "page-alloc.shuffle=0",
+            "proc-mem.force-override=always",
+            "lockdown=none",
+            "dm-mod.create=x",
+            "dm_mod.create=x",
+            "rdinit=/x",
+        ] {
+            assert!(refused(word), "{word}");
+        }
+        for word in ["loglevel=4", "nvme_core.io-timeout=9"] {
+            assert!(!refused(word), "{word}");
+        }
     }
 }
