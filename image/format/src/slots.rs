@@ -25,8 +25,8 @@ const FIRST: usize = 2;
 const END: u16 = 0xfff8;
 /// Fewer and more clusters are of other kinds of FAT.
 const CLUSTERS: Range<usize> = 4085..65525;
-/// The fields of the boot sector that say how a volume is laid out.
-const GEOMETRY: Range<usize> = 11..36;
+/// The volume's id, in which alone the boot sectors of images differ.
+const ID: Range<usize> = 39..43;
 /// The fields of a folder's entry that are needed: its flags, and its first cluster.
 const FLAGS: usize = 11;
 const CLUSTER: usize = 26;
@@ -52,12 +52,13 @@ pub type Read<'a> = &'a dyn Fn(Range<usize>) -> Option<Vec<u8>>;
 /// in this order, each on the medium before the next. The last one is of one sector, and switches
 /// to the new files. The list is empty if the files are there already.
 ///
-/// `None` if the two volumes differ in their layout, if the files on the disk lie in both halves or
-/// there are none, or if the image does not fit into a half: then the whole volume has to be
-/// written.
+/// `None` if the two volumes differ in their boot sector or the disk's has more in its root
+/// directory than these writes replace, if the files on the disk lie in both halves or there are
+/// none, or if the image does not fit into a half: then the whole volume has to be written.
 pub fn switch(disk: Read<'_>, image: Read<'_>) -> Option<Vec<Write>> {
     let (disk, image) = (Volume::open(disk)?, Volume::open(image)?);
-    if disk.geometry != image.geometry {
+    // The label is there, too, by which init takes a volume for one with user-data.
+    if disk.boot != image.boot || !disk.has_short_root()? {
         return None;
     }
     let half = image.clusters.div_ceil(2).next_multiple_of(LINKS);
@@ -79,7 +80,8 @@ pub fn switch(disk: Read<'_>, image: Read<'_>) -> Option<Vec<Write>> {
 /// A FAT16 volume: where its parts are, and which cluster follows which.
 struct Volume<'a> {
     read: Read<'a>,
-    geometry: Vec<u8>,
+    /// The boot sector without the volume's id.
+    boot: Vec<u8>,
     /// Bytes in a cluster.
     cluster: usize,
     /// The first byte of each table.
@@ -103,7 +105,7 @@ struct Reached {
 
 impl<'a> Volume<'a> {
     fn open(read: Read<'a>) -> Option<Self> {
-        let boot = read(0..SECTOR)?;
+        let mut boot = read(0..SECTOR)?;
         let byte = |at: usize| boot.get(at).copied().map(usize::from);
         let number = |at: usize| Some(byte(at)? | (byte(at + 1)? << 8));
         let (per_cluster, reserved, tables) = (byte(13)?, number(14)?, byte(16)?);
@@ -127,9 +129,10 @@ impl<'a> Volume<'a> {
         }
         let table = read(first..first + table_sectors * SECTOR)?;
         let links = table.as_chunks::<LINK>().0.iter();
+        boot.get_mut(ID)?.fill(0);
         Some(Self {
             read,
-            geometry: boot.get(GEOMETRY)?.to_vec(),
+            boot,
             cluster: per_cluster * SECTOR,
             tables,
             root,
@@ -145,15 +148,20 @@ impl<'a> Volume<'a> {
         start..start + self.cluster
     }
 
+    /// Whether nothing lies behind the first sector of the root directory. Linux finds files there,
+    /// as it reads on behind a free entry.
+    fn has_short_root(&self) -> Option<bool> {
+        let rest = (self.read)(self.root + SECTOR..self.data)?;
+        Some(rest.iter().all(|byte| *byte == 0))
+    }
+
     /// The writes that put this volume's files `by` clusters further; `None` if they don't fit into
     /// `half` clusters.
     fn moved(&self, by: usize, half: usize) -> Option<Vec<Write>> {
         let Reached { folders, clusters } = self.reached()?;
         let root = self.root..self.root + SECTOR;
-        let rest = (self.read)(root.end..self.data)?;
         let used = clusters.end;
-        if used > half || half + used > self.clusters + FIRST || rest.iter().any(|byte| *byte != 0)
-        {
+        if used > half || half + used > self.clusters + FIRST || !self.has_short_root()? {
             return None;
         }
         let mut data = (self.read)(self.data..self.place(used - 1).end)?;
@@ -331,6 +339,23 @@ mod tests {
         let root = volume.root_dir();
         assert!(root.open_file(PATH).is_ok());
         assert!(root.open_file(extra).is_err() && root.open_file("KEEP").is_err());
+    }
+
+    /// Somebody who had the disk gives the volume the label of one with user-data, and hides the
+    /// file where the switch writes nothing.
+    #[test]
+    fn a_volume_with_a_label_or_files_of_somebody_elses_is_written_as_a_whole() {
+        let image = volume(2, 70_000);
+        let mut labelled = volume(1, 70_000);
+        labelled[43..54].copy_from_slice(b"CIDATA     ");
+        assert_eq!(switched(&labelled, &image), None);
+        let disk = volume(1, 70_000);
+        let read = |range: Range<usize>| disk.get(range).map(<[u8]>::to_vec);
+        let root = Volume::open(&read).unwrap().root;
+        let mut hidden = disk.clone();
+        hidden[root + SECTOR..][..11].copy_from_slice(b"USERDATA   ");
+        assert_eq!(switched(&hidden, &image), None);
+        assert!(switched(&disk, &image).is_some(), "the negative control");
     }
 
     #[test]
