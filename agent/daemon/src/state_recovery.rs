@@ -12,6 +12,7 @@ use agent_tpm::WrappedKey;
 use agent_volume::engine::{self, RecoverOutcome, RecoveredVolume, Recovery};
 use agent_volume::{Reason, Report, header};
 use config_state::generation::BootNonce;
+use config_unlock::approvals::SECURE_BOOT_PCR;
 use config_unlock::one_off::{OneOff, OneOffError};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
@@ -95,7 +96,11 @@ pub(crate) fn look(
 
 /// The content of the one-off key, opened by this board's TPM.
 fn content(store: &TpmStore, one_off: &OneOff) -> Result<Zeroizing<Vec<u8>>, Unrecovered> {
-    if !one_off.is_for(&store.unlock.approver) || one_off.floor > store.unlock.svn {
+    let registers = store.tpm.read_pcrs(&[SECURE_BOOT_PCR]);
+    let registers = registers.map_err(|error| Unrecovered::Failed(Error::Tpm(error)))?;
+    let settings = registers.get(&SECURE_BOOT_PCR).copied();
+    let is_ours = one_off.is_for(&store.unlock.approver, settings.unwrap_or_default());
+    if !is_ours || one_off.floor > store.unlock.svn {
         return Err(Unrecovered::Refused(Reason::OneOffOtherImage));
     }
     let wrapped = WrappedKey {

@@ -10,7 +10,8 @@ use crate::state::{Flow, Unlock, approval};
 use crate::templates::EkKind;
 use crate::{Error, PcrValue};
 use config_tpm::{Duplicate, Public as Area};
-use config_unlock::approvals::Use;
+use config_unlock::approvals::{SECURE_BOOT_PCR, Use};
+use config_unlock::one_off::secret_policy;
 use tss_esapi::constants::SessionType;
 use tss_esapi::handles::KeyHandle;
 use tss_esapi::interface_types::session_handles::AuthSession;
@@ -53,16 +54,25 @@ impl Device {
         floor: u64,
         wrapped: &WrappedKey,
     ) -> Result<Zeroizing<Vec<u8>>, Error> {
-        let policy = Use::State.auth_policy(&unlock.approver, floor);
-        let checked = wrapped.key.check_secret(&policy);
-        checked.map_err(|_malformed| Error::Malformed {
-            what: "the wrapped secret",
-        })?;
+        let settings = self.secure_boot()?;
+        let is_for = |settings| {
+            let policy = secret_policy(&unlock.approver, floor, settings);
+            wrapped.key.check_secret(&policy).is_ok()
+        };
+        let own: &[u8] = match (is_for(Some(settings)), is_for(None)) {
+            (true, _) => &[SECURE_BOOT_PCR],
+            (false, true) => &[],
+            (false, false) => {
+                return Err(Error::Malformed {
+                    what: "the wrapped secret",
+                });
+            }
+        };
         let now = self.policy_now(Use::State)?;
         let approval = approval(unlock, Use::State, &now, floor).ok_or(Error::NotApproved)?;
         let (saved, _) = self.imported(wrapped)?;
         self.with_saved(&saved, None, |device, handle| {
-            let unsealed = device.with_approval(unlock, approval, Flow::FromTpm, |context| {
+            let unsealed = device.with_policy(unlock, approval, own, Flow::FromTpm, |context| {
                 context.unseal(handle.into())
             })?;
             let secret = unsealed.step("unseal the wrapped secret")?;

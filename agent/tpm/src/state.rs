@@ -160,7 +160,7 @@ impl Device {
     }
 
     /// The value of [`SECURE_BOOT_PCR`].
-    fn secure_boot(&mut self) -> Result<PcrValue, Error> {
+    pub(crate) fn secure_boot(&mut self) -> Result<PcrValue, Error> {
         let values = self.read_pcrs(&[SECURE_BOOT_PCR])?;
         values
             .get(&SECURE_BOOT_PCR)
@@ -366,7 +366,7 @@ impl Device {
 
     /// PolicyPCR and PolicyAuthorize, then PolicyPCR over the machine's `own` registers, if there
     /// are some.
-    fn with_policy<T>(
+    pub(crate) fn with_policy<T>(
         &mut self,
         unlock: &Unlock,
         approval: &BootApproval,

@@ -124,8 +124,8 @@ impl Tpm {
     /// # Errors
     /// [`Error::ForAnotherTpm`] where this TPM does not have that endorsement key,
     /// [`Error::NotImported`] where the TPM refuses the wrapped secret, [`Error::Malformed`] where
-    /// the secret is for images of another release key or floor, [`Error::NotApproved`] where this
-    /// boot is not approved for the floor.
+    /// the secret is for images of another release key or floor or for other Secure Boot settings,
+    /// [`Error::NotApproved`] where this boot is not approved for the floor.
     pub fn unwrap_secret(
         &self,
         unlock: &Unlock,

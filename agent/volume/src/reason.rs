@@ -45,7 +45,8 @@ pub enum Reason {
     OneOffDamaged,
     /// The one-off key is for the TPM of another board.
     OneOffOtherBoard,
-    /// The one-off key is for images of another release key, or of a higher security version.
+    /// The one-off key is for images of another release key or of a higher security version, or for
+    /// other Secure Boot settings.
     OneOffOtherImage,
     /// The one-off key is for another disk.
     OneOffOtherDisk,
@@ -154,7 +155,8 @@ impl fmt::Display for Reason {
             Self::OneOffDamaged => "the one-off key in front of it is damaged",
             Self::OneOffOtherBoard => "the one-off key in front of it is for the TPM of another board",
             Self::OneOffOtherImage => {
-                "the one-off key in front of it is for images of another release key, or of a higher security version"
+                "the one-off key in front of it is for images of another release key or of a higher security version, or for other Secure \
+                 Boot settings"
             }
             Self::OneOffOtherDisk => "the one-off key in front of it is for another disk",
             Self::OneOffOlderCopy => {

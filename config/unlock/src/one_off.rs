@@ -7,7 +7,8 @@
 //!
 //! - a secret is wrapped to the board's endorsement key ([`duplicate_secret`]), and the board's TPM
 //!   unseals it by the state's own policy alone: in a boot that the release key approved, before
-//!   the state was opened ([`crate::approvals`]);
+//!   the state was opened, and under the Secure Boot settings that the admin expects of the board
+//!   ([`crate::approvals`]);
 //! - the secret encrypts the content: the state's recovery key and the master's keys;
 //! - the admin's key signs all of it. The machine learns only later, from its measured
 //!   configuration, which admin key it has to trust: the volume's header names the key from then
@@ -21,7 +22,7 @@
 //! SubjectPublicKeyInfo, TPMT_PUBLIC, private part and seed of the secret, the content, the
 //! signature (r and s, 64 bytes, over all before it). Zeros may follow.
 
-use crate::approvals::{Approver, Use};
+use crate::approvals::{Approver, Use, state_key_policy};
 use config_tpm::Digest;
 use config_tpm::buffer::{Reader, put_sized};
 use config_tpm::{Duplicate, Entropy, MAX_PRIVATE, MAX_SEED, Public, TpmError, duplicate_secret};
@@ -72,6 +73,19 @@ pub struct Terms<'a> {
     pub floor: u64,
     /// The board's endorsement key.
     pub ek: &'a Public,
+    /// The board's Secure Boot settings (the value of [`crate::approvals::SECURE_BOOT_PCR`]);
+    /// `None`: any.
+    pub secure_boot: Option<Digest>,
+}
+
+/// The authPolicy of the secret. Without the settings, anyone who has the board could switch Secure
+/// Boot off before the master's first start, and load a driver that reads what the genuine image
+/// unseals.
+pub fn secret_policy(approver: &Approver, floor: u64, secure_boot: Option<Digest>) -> Digest {
+    secure_boot.map_or_else(
+        || Use::State.auth_policy(approver, floor),
+        |settings| state_key_policy(approver, floor, settings),
+    )
 }
 
 /// A parsed one-off key. Holding one proves that the key [`OneOff::admin`] signed it, not that
@@ -109,7 +123,7 @@ pub fn make(
     }
     let mut key = Zeroizing::new([0; 32]);
     rng.fill_bytes(key.as_mut_slice());
-    let policy = Use::State.auth_policy(terms.approver, terms.floor);
+    let policy = secret_policy(terms.approver, terms.floor, terms.secure_boot);
     let secret = duplicate_secret(terms.ek, &key, &policy, rng)
         .map_err(|_no_key| fault("the endorsement key is none"))?;
     let spki = admin
@@ -192,10 +206,13 @@ impl OneOff {
         })
     }
 
-    /// Whether the secret is for images of this release key, at the floor that it names.
-    pub fn is_for(&self, approver: &Approver) -> bool {
-        let policy = Use::State.auth_policy(approver, self.floor);
-        self.secret.check_secret(&policy).is_ok()
+    /// Whether the secret is for images of this release key, at the floor that it names, and for
+    /// these Secure Boot settings or any.
+    pub fn is_for(&self, approver: &Approver, secure_boot: Digest) -> bool {
+        [Some(secure_boot), None].into_iter().any(|settings| {
+            let policy = secret_policy(approver, self.floor, settings);
+            self.secret.check_secret(&policy).is_ok()
+        })
     }
 
     /// The content, by the secret that the TPM unsealed; `None` if that is the wrong one.
@@ -242,12 +259,17 @@ mod tests {
     }
 
     fn made() -> Vec<u8> {
+        made_for(None)
+    }
+
+    fn made_for(secure_boot: Option<Digest>) -> Vec<u8> {
         let approver = Approver::new(*key(1).verifying_key(), Role::Master);
         let terms = Terms {
             generation: 7,
             approver: &approver,
             floor: 3,
             ek: &ek(),
+            secure_boot,
         };
         make(terms, b"the keys", &key(2), &mut OsRng).expect("made")
     }
@@ -263,14 +285,26 @@ mod tests {
             assert_eq!((read.generation, read.floor), (7, 3));
             assert_eq!(read.ek, Digest::of(&ek().spki().expect("DER")));
             assert_eq!(read.admin, Digest::of(spki.as_bytes()));
-            assert!(read.is_for(&Approver::new(*key(1).verifying_key(), Role::Master)));
-            assert!(!read.is_for(&Approver::new(*key(2).verifying_key(), Role::Master)));
-            assert!(!read.is_for(&Approver::new(*key(1).verifying_key(), Role::Worker)));
+            let is_for = |of: u8, role| {
+                let approver = Approver::new(*key(of).verifying_key(), role);
+                read.is_for(&approver, Digest([5; 32]))
+            };
+            assert!(is_for(1, Role::Master));
+            assert!(!is_for(2, Role::Master));
+            assert!(!is_for(1, Role::Worker));
             assert_eq!(read.open(&[7; 32]), None, "another secret");
             bytes.resize(64 << 10, 0);
         }
         assert!(!GOOD.windows(8).any(|window| window == b"the keys"));
         assert_ne!(made(), *GOOD, "never twice the same");
+    }
+
+    #[test]
+    fn a_one_off_key_is_for_the_secure_boot_settings_that_the_admin_expects() {
+        let read = OneOff::parse(&made_for(Some(Digest([5; 32])))).expect("one");
+        let approver = Approver::new(*key(1).verifying_key(), Role::Master);
+        assert!(read.is_for(&approver, Digest([5; 32])));
+        assert!(!read.is_for(&approver, Digest([6; 32])));
     }
 
     #[test]
@@ -294,6 +328,7 @@ mod tests {
             approver: &approver,
             floor: 1,
             ek: &ek(),
+            secure_boot: None,
         };
         let make = |length: usize| make(terms, &vec![1; length], &key(2), &mut OsRng);
         let longest = MAX_CONTENT - 16;

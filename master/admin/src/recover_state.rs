@@ -10,8 +10,8 @@ use crate::error::{Error, Result};
 use crate::{ek, files};
 use config_attest::release::{KnownRelease, ReleaseKey};
 use config_state::header::{self, Header, WrappingKey};
-use config_tpm::{Public, template};
-use config_unlock::approvals::{Approver, Role};
+use config_tpm::{Digest, Public, template};
+use config_unlock::approvals::{Approver, Role, SECURE_BOOT_PCR};
 use config_unlock::one_off;
 use config_unlock::one_off::Terms;
 use master_ca::recovery::{Recovered, decrypt};
@@ -41,6 +41,10 @@ pub(crate) struct RecoverStateArgs {
     /// PEM public key that must have signed that release.
     #[arg(long, value_name = "FILE")]
     release_key: PathBuf,
+    /// Open it under any Secure Boot settings of the new board, and not only with Secure Boot on
+    /// and the keys for which that image was built.
+    #[arg(long)]
+    any_secure_boot: bool,
     /// The recovery copy, where the one in front of the state can't be used.
     #[arg(long, value_name = "FILE")]
     copy: Option<PathBuf>,
@@ -55,8 +59,8 @@ pub(crate) struct RecoverStateArgs {
 /// Checks everything, then writes the one-off key.
 pub(crate) fn run(args: &RecoverStateArgs) -> Result<()> {
     let ek = board(&args.ek)?;
-    let (release_key, floor) = image(args)?;
-    let header = write(args, &ek, &release_key, floor)?;
+    let image = image(args)?;
+    let header = write(args, &ek, &image)?;
     let hash = ek::hash_of_file(&args.ek)?.to_text();
     let place = match &args.out {
         Some(out) => format!(
@@ -69,24 +73,24 @@ pub(crate) fn run(args: &RecoverStateArgs) -> Result<()> {
             args.partition.display()
         ),
     };
+    let settings = if image.secure_boot.is_some() {
+        "with Secure Boot on and the image's keys"
+    } else {
+        "under any Secure Boot settings: let nobody else have the board until the master has started"
+    };
     files::tell(&format!(
         "{place}\nIt opens this disk once, in its present generation ({}), on that board alone, booted with a master's image of that \
-         release key from security version {floor} on.\nNext: put the disk into the board, give it the master's user-data and power \
+         release key from security version {} on, {settings}.\nNext: put the disk into the board, give it the master's user-data and power \
          it on; then name its endorsement key in its Machine:\n  kubectl patch machine MASTER --type=merge -p \
          '{{\"spec\":{{\"ek\":{{\"hashes\":[\"{hash}\"]}}}}}}'",
         header.generation,
+        image.floor,
     ));
     Ok(())
 }
 
-/// Writes the one-off key for images of this release key from `floor` on; the header that it is
-/// for.
-fn write(
-    args: &RecoverStateArgs,
-    ek: &Public,
-    release_key: &ReleaseKey,
-    floor: u64,
-) -> Result<Header> {
+/// Writes the one-off key for these images; the header that it is for.
+fn write(args: &RecoverStateArgs, ek: &Public, image: &Image) -> Result<Header> {
     let pem = Zeroizing::new(files::read_text(&args.admin_key)?);
     let admin = SigningKey::from_pkcs8_pem(&pem).map_err(|_no_key| {
         let cure = "name the key that `pratique admin-key` made for this cluster";
@@ -103,9 +107,10 @@ fn write(
     let header = disk.header(state_key)?;
     let terms = Terms {
         generation: header.generation,
-        approver: &Approver::new(release_key.key(), Role::Master),
-        floor,
+        approver: &Approver::new(image.key.key(), Role::Master),
+        floor: image.floor,
         ek,
+        secure_boot: image.secure_boot,
     };
     let mut content = Zeroizing::new(Vec::with_capacity(one_off::MAX_CONTENT));
     content.extend_from_slice(state_key.as_slice());
@@ -133,8 +138,18 @@ fn board(path: &Path) -> Result<Public> {
     })
 }
 
-/// The release key of images that may open the state, and their lowest version.
-fn image(args: &RecoverStateArgs) -> Result<(ReleaseKey, u64)> {
+/// The images that may open the state, and how they are booted.
+struct Image {
+    /// Their release key.
+    key: ReleaseKey,
+    /// Their lowest version.
+    floor: u64,
+    /// The Secure Boot settings of the new board; `None`: any.
+    secure_boot: Option<Digest>,
+}
+
+/// What the given release and its key say about them.
+fn image(args: &RecoverStateArgs) -> Result<Image> {
     let key = release_key(&args.release_key)?;
     let subject = args.release.display().to_string();
     let known =
@@ -156,8 +171,21 @@ fn image(args: &RecoverStateArgs) -> Result<(ReleaseKey, u64)> {
             "name the master's; a worker's state is disposable and is made anew by itself",
         );
     }
-    let svn = manifest.svn;
-    Ok((key, svn))
+    let mut on = manifest.boots.iter().filter(|boot| boot.secure_boot);
+    let settings = on.find_map(|boot| boot.pcrs.get(&SECURE_BOOT_PCR)?.first().copied());
+    if settings.is_none() && !args.any_secure_boot {
+        return fault(
+            "it is of an image without keys for Secure Boot",
+            "name the release of one with keys, or give --any-secure-boot: whoever has the board before the master's first start there \
+             can then read its keys",
+        );
+    }
+    let floor = manifest.svn;
+    Ok(Image {
+        key,
+        floor,
+        secure_boot: settings.filter(|_| !args.any_secure_boot),
+    })
 }
 
 /// Opens the first recovery copy that is of this cluster: it holds the private key of a pinned
@@ -285,7 +313,7 @@ mod tests {
     struct RecoveryCase {
         dir: tempfile::TempDir,
         args: RecoverStateArgs,
-        release_key: ReleaseKey,
+        image: Image,
     }
 
     fn ek() -> Public {
@@ -324,20 +352,21 @@ mod tests {
                 ek: at("ek"),
                 release: at("release"),
                 release_key: at("release.pub"),
+                any_secure_boot: false,
                 copy: None,
                 out: Some(at("one-off")),
                 partition: at("front"),
             };
-            let release_key = ReleaseKey::from_pem("dev", &release).unwrap();
-            Self {
-                dir,
-                args,
-                release_key,
-            }
+            let image = Image {
+                key: ReleaseKey::from_pem("dev", &release).unwrap(),
+                floor: 3,
+                secure_boot: Some(Digest([7; 32])),
+            };
+            Self { dir, args, image }
         }
 
         fn write(&self) -> Result<Header> {
-            write(&self.args, &ek(), &self.release_key, 3)
+            write(&self.args, &ek(), &self.image)
         }
 
         fn refused(&self) -> String {
@@ -371,7 +400,9 @@ mod tests {
         let written = std::fs::read(case.dir.path().join("one-off")).unwrap();
         let read = OneOff::parse(&written).unwrap();
         assert_eq!((read.generation, read.floor), (8, 3));
-        assert!(read.is_for(&Approver::new(case.release_key.key(), Role::Master)));
+        let approver = Approver::new(case.image.key.key(), Role::Master);
+        assert!(read.is_for(&approver, Digest([7; 32])));
+        assert!(!read.is_for(&approver, Digest([8; 32])), "other settings");
         let clear = [&b"PRIVATE KEY"[..], &STATE_KEY];
         for part in clear {
             assert!(!written.windows(part.len()).any(|window| window == part));

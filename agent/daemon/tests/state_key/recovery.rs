@@ -4,6 +4,7 @@ use crate::{MASTER, Machine, WORKER, opened, refused, renewed};
 use agent_tpm::Tpm;
 use agent_volume::header::{COPIES, MAX_ONE_OFF, ONE_OFF, SIZE};
 use agent_volume::{Reason, Report};
+use config_tpm::pcr::extended;
 use config_tpm::{Digest, Public};
 use config_unlock::approvals::{Approver, Role};
 use config_unlock::one_off::{self, Terms};
@@ -25,6 +26,8 @@ struct Word<'a> {
     generation: u64,
     floor: u64,
     release_key: u8,
+    /// A number in place of the Secure Boot settings; `None`: any.
+    settings: Option<u8>,
 }
 
 impl Machine {
@@ -47,11 +50,13 @@ impl Machine {
         let tpm = Tpm::open(&self.swtpm.tcti()).expect("open");
         let ek = tpm.endorsement_keys().expect("keys").remove(0);
         let key = SigningKey::from_slice(&[word.release_key; 32]).expect("a key");
+        let settings = |number: u8| extended(&Digest::ZERO, &Digest([number; 32]));
         let terms = Terms {
             generation: word.generation,
             approver: &Approver::new(*key.verifying_key(), Role::Master),
             floor: word.floor,
             ek: &Public::parse(&ek.public).expect("an EK"),
+            secure_boot: word.settings.map(settings),
         };
         let content = [word.recovery, KEYS].concat();
         one_off::make(terms, &content, &admin(), &mut OsRng).expect("made")
@@ -106,6 +111,7 @@ fn another_board_opens_a_masters_state_once_by_the_one_off_key() {
         generation: generation(&disk),
         floor: 3,
         release_key: 1,
+        settings: None,
     };
     let one_off = board.one_off(word);
 
@@ -163,6 +169,7 @@ fn a_one_off_key_for_anything_else_is_refused_with_its_reason() {
         generation: generation(&disk),
         floor: 3,
         release_key: 1,
+        settings: None,
     };
     board.boot(MASTER);
     let good = board.one_off(word);
@@ -212,6 +219,35 @@ fn a_one_off_key_for_anything_else_is_refused_with_its_reason() {
     );
 }
 
+/// Somebody who has the new board and the disk switches Secure Boot off before the first start, and
+/// loads a driver that changes the genuine kernel.
+#[test]
+fn a_one_off_key_opens_nothing_under_other_secure_boot_settings_than_the_admins() {
+    let (mut old, mut board) = (Machine::new(), Machine::new());
+    let (key, recovery) = old.founded();
+    let disk = old.disk();
+    board.boot(MASTER);
+    let word = Word {
+        recovery: &recovery,
+        generation: generation(&disk),
+        floor: 3,
+        release_key: 1,
+        settings: Some(1),
+    };
+    board.give(&disk, &board.one_off(word));
+    board.settings = 2;
+    assert_eq!(
+        refused(&board.start(MASTER, 3)),
+        Some(Reason::OneOffOtherImage)
+    );
+    board.settings = 1;
+    assert_eq!(
+        recovered(&board.start(MASTER, 0)),
+        Some(key),
+        "the negative control"
+    );
+}
+
 #[test]
 fn under_other_secure_boot_settings_a_master_waits_for_its_admin_and_a_worker_starts_anew() {
     let mut master = Machine::new();
@@ -237,6 +273,7 @@ fn under_other_secure_boot_settings_a_master_waits_for_its_admin_and_a_worker_st
         generation: generation(&disk),
         floor: 3,
         release_key: 1,
+        settings: None,
     };
     let one_off = master.one_off(word);
     master.settings = 2;

@@ -234,6 +234,7 @@ fn one_off() -> Vec<u8> {
         approver: &Approver::new(*release.verifying_key(), Role::Master),
         floor: 1,
         ek: &ek,
+        secure_boot: None,
     };
     one_off::make(terms, b"content", &admin, &mut SeededRng::new("one-off")).unwrap_or_default()
 }
