@@ -65,6 +65,11 @@ impl MachineAccess {
             // Pending with a key on record: the Machine was static, and its issued certificates
             // ended when `spec.static` did.
             MachineState::Pending if !machine.spec.is_static => Self::Allowed(RecordedKey::None),
+            // Refused at its first proof: it is the refused machine that chooses to come this far,
+            // and an admission records both.
+            MachineState::Suspect if status.node_key.is_none() && status.certificate.is_none() => {
+                Self::Allowed(RecordedKey::None)
+            }
             MachineState::Pending
             | MachineState::Trusted
             | MachineState::Unproven

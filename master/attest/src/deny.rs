@@ -574,10 +574,18 @@ mod tests {
         other.spec.node_name = Some("a".to_owned());
         list.set(&other);
         assert!(list.node_denied("a").is_some());
+        // A proof that was refused is none, also where it only makes the Machine Suspect.
+        other.status.get_or_insert_default().state = MachineState::Suspect;
+        list.set(&other);
+        assert!(list.node_denied("a").is_some());
+        assert!(list.machine_denial("c", "", Some("a")).is_some());
         let status = other.status.get_or_insert_default();
         (status.state, status.node_key) = (MachineState::Trusted, Some("sha256:cc".to_owned()));
         list.set(&other);
         assert_eq!(list.node_denied("a"), None);
+        other.status.get_or_insert_default().state = MachineState::Suspect;
+        list.set(&other);
+        assert_eq!(list.node_denied("a"), None, "Suspect after its proof");
         list.remove(other.metadata.uid.as_deref().unwrap());
         list.set_node_object("a", false);
         assert_eq!(
