@@ -3,13 +3,18 @@
 //!
 //! Admission (`master/attest`) makes the Nodes of machines that attest, and this controller keeps
 //! all of them. `master/nodes` decides what to set.
+//!
+//! The API denies a machine by the deny list of `master/attest`; other machines know by the Node's
+//! taint alone whom they must not reach. So a Node is tainted wherever that list denies it: also
+//! where its Machine is gone or is another node by now.
 
-use config_kube::k8s_openapi::api::core::v1::{Node, NodeSpec};
+use config_kube::identity::ROLE_LABEL;
+use config_kube::k8s_openapi::api::core::v1::{Node, NodeSpec, Taint};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_kube::machine::{CertificateRef, NodeMarks};
 use config_kube::policy::POLICY_NAME;
-use config_kube::{CertificatePolicy, CertificatePolicySpec, Machine, MachineStatus};
-use master_client::{ApiError, Delta, Index, Key, Patch, Store, View};
+use config_kube::{CertificatePolicy, CertificatePolicySpec, Machine, MachineState, MachineStatus};
+use master_client::{ApiError, Delta, Index, Key, ListParams, Lookup, Patch, Store, View};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
 use master_control::writer::Writer;
@@ -33,6 +38,8 @@ impl View for MachineView {
         let status = machine.status.unwrap_or_default();
         let status = MachineStatus {
             state: status.state,
+            bound_ek: status.bound_ek,
+            ek_issuer: status.ek_issuer,
             admission: status.admission,
             node: status.node,
             privileged_pods: status.privileged_pods,
@@ -83,29 +90,32 @@ impl View for Rules {
     }
 }
 
-/// The controller. Its keys are Machines.
+/// The controller. Its keys are names of Nodes, whether or not there is one.
 #[derive(Debug)]
 pub struct MachineNodes {
-    machines: Store<MachineView>,
+    by_node: Lookup<MachineView>,
     nodes: Store<MarkedNode>,
     policies: Store<Rules>,
 }
 
-/// A Machine, its Node, and what the policy in force gives that Node.
+/// A Node, its Machine, and what the policy in force gives the Node.
 #[derive(Debug)]
 pub struct Facts {
-    machine: Arc<MachineView>,
+    name: String,
+    machine: Option<Arc<MachineView>>,
     node: Option<Arc<MarkedNode>>,
     wanted: Option<NodeMarks>,
 }
 
-/// An action on one Machine's Node.
+/// An action on one Node.
 #[derive(Debug, PartialEq)]
 pub enum Action {
     /// The Node of a static machine is created.
     Create(Arc<MachineView>),
     /// It is tainted by the Machine's state, or the taint is removed.
     Taint(Arc<MachineView>),
+    /// The Node of this name is tainted: no Machine has the name any more.
+    TaintFormer(String),
     /// It gets the labels and taints of a rule, and loses those of an earlier one.
     Mark(Arc<MachineView>, NodeMarks),
 }
@@ -122,50 +132,75 @@ impl Controller for MachineNodes {
     type Action = Action;
 
     fn new(setup: &mut Setup<'_>) -> Self {
-        let machines: Store<MachineView> = setup.follow_keys();
-        let (by_node, all) = (machines.index(&BY_NODE), machines.clone());
-        let nodes = setup.follow(move |delta: &Delta<MarkedNode>, keys| {
-            let machines = by_node.keys(&delta.key.name);
-            keys.extend(machines.iter().map(|key| (**key).clone()));
+        // A Machine that becomes another node concerns both.
+        let machines = setup.follow(|delta: &Delta<MachineView>, keys| {
+            let versions = [&delta.before, &delta.after].into_iter().flatten();
+            let nodes = versions.map(|machine| Key::cluster(machine.0.node_name()));
+            keys.extend(nodes);
         });
+        let (by_node, all) = (machines.index(&BY_NODE), machines.clone());
+        let nodes: Store<MarkedNode> = setup.follow_keys();
         // A change of the policy in force concerns every Machine.
         let policies = setup.follow(move |delta: &Delta<Rules>, keys| {
             if delta.key.name == POLICY_NAME {
-                keys.extend(all.keys().iter().map(|key| (**key).clone()));
+                let machines = all.all().into_iter();
+                let nodes = machines.map(|(_, machine)| Key::cluster(machine.0.node_name()));
+                keys.extend(nodes);
             }
         });
         Self {
-            machines,
+            by_node,
             nodes,
             policies,
         }
     }
 
     fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
-        let machine = self.machines.get(key)?;
+        let own = self.by_node.get(&key.name);
+        // While an admin replaces a Machine by another there are two, and the API takes either's
+        // certificates.
+        let is_admitted = |machine: &MachineView| {
+            matches!(
+                node::state(&machine.0),
+                MachineState::Trusted | MachineState::Unproven | MachineState::Suspect
+            )
+        };
+        let admitted = own.iter().find(|(_, machine)| is_admitted(machine));
+        let machine = admitted.or(own.first()).map(|(_, one)| one.clone());
         let policy = self.policies.get(&Key::cluster(POLICY_NAME));
+        let wanted = machine.as_ref().zip(policy);
         Some(Facts {
-            node: self.nodes.get(&Key::cluster(machine.0.node_name())),
-            wanted: policy.and_then(|policy| marks::wanted(&machine.0, &policy.0)),
+            name: key.name.clone(),
+            node: self.nodes.get(key),
+            wanted: wanted.and_then(|(machine, policy)| marks::wanted(&machine.0, &policy.0)),
             machine,
         })
     }
 
     fn plan(facts: &Facts, _: Now) -> Plan<Action> {
-        let machine = &facts.machine.0;
-        let Some(MarkedNode(node)) = facts.node.as_deref() else {
-            let create = has_static_node(machine).then(|| Action::Create(facts.machine.clone()));
-            return create.into();
+        let (machine, node) = match (&facts.machine, facts.node.as_deref()) {
+            (Some(machine), Some(MarkedNode(node))) => (machine, node),
+            (Some(machine), None) => {
+                let create = has_static_node(&machine.0);
+                return create.then(|| Action::Create(machine.clone())).into();
+            }
+            (None, Some(MarkedNode(node))) => {
+                let taint = is_made_for_a_machine(node)
+                    && retainted(node, MachineState::Untrusted).is_some();
+                return taint
+                    .then(|| Action::TaintFormer(facts.name.clone()))
+                    .into();
+            }
+            (None, None) => return Plan::nothing(),
         };
         let mut plan = Plan::nothing();
-        let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref());
-        if node::retaint(taints.unwrap_or_default(), node::state(machine)).is_some() {
-            plan.actions.push(Action::Taint(facts.machine.clone()));
+        if retainted(node, state(&machine.0, node)).is_some() {
+            plan.actions.push(Action::Taint(machine.clone()));
         }
         if let Some(wanted) = &facts.wanted
-            && !are_as_wanted(machine, node, wanted)
+            && !are_as_wanted(&machine.0, node, wanted)
         {
-            let mark = Action::Mark(facts.machine.clone(), wanted.clone());
+            let mark = Action::Mark(machine.clone(), wanted.clone());
             plan.actions.push(mark);
         }
         plan
@@ -178,6 +213,7 @@ impl Controller for MachineNodes {
                 writer.create(&node).await.map(drop)
             }
             Action::Taint(machine) => taint(writer, &machine.0).await,
+            Action::TaintFormer(name) => taint_former(writer, &name).await,
             Action::Mark(machine, wanted) => mark(writer, &machine.0, &wanted).await,
         }
     }
@@ -196,18 +232,69 @@ fn are_as_wanted(machine: &Machine, node: &Node, wanted: &NodeMarks) -> bool {
     unmarked || marks::changes(machine, node, wanted).is_nothing(machine)
 }
 
+/// Whether a Node was made for a Machine: by a label that only the master sets.
+fn is_made_for_a_machine(node: &Node) -> bool {
+    let labels = node.metadata.labels.as_ref();
+    labels.is_some_and(|labels| labels.contains_key(ROLE_LABEL))
+}
+
+/// The state by which the Node of a Machine is tainted. A Machine that has not proved itself has a
+/// Node made for it only where that is an earlier Machine's, or where its issued certificates ended
+/// when it ceased to be static: certificates and tokens of that time are denied.
+fn state(machine: &Machine, node: &Node) -> MachineState {
+    let state = node::state(machine);
+    let proved_nothing = state == MachineState::Pending && !machine.spec.is_static;
+    if proved_nothing && is_made_for_a_machine(node) {
+        return MachineState::Untrusted;
+    }
+    state
+}
+
+/// The Node's taints for a state; `None` if nothing changes.
+fn retainted(node: &Node, state: MachineState) -> Option<Vec<Taint>> {
+    let have = node.spec.as_ref().and_then(|spec| spec.taints.as_deref());
+    node::retaint(have.unwrap_or_default(), state)
+}
+
 /// Taints the Node by its Machine's state, unless it changes meanwhile.
-async fn taint(writer: &Writer, machine: &Machine) -> Result<(), ApiError> {
-    let key = Key::cluster(machine.node_name());
-    let node: Node = writer.client().get(None, &key.name).await?;
-    let have = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
-    let Some(taints) = node::retaint(&have, node::state(machine)) else {
+async fn taint(writer: &Writer, planned: &Machine) -> Result<(), ApiError> {
+    let (node_name, client) = (planned.node_name(), writer.client());
+    let node: Node = client.get(None, node_name).await?;
+    // Read after the Node: admission writes the status before it makes the Node, so a Machine that
+    // has just proved itself is not taken for one that has not.
+    let name = planned.metadata.name.as_deref().unwrap_or_default();
+    let machine: Machine = client.get(None, name).await?;
+    if machine.metadata.uid != planned.metadata.uid || machine.node_name() != node_name {
+        return Ok(());
+    }
+    write_taints(writer, node_name, &node, state(&machine, &node)).await
+}
+
+/// Taints a Node that was made for a Machine, unless a Machine has its name again.
+async fn taint_former(writer: &Writer, name: &str) -> Result<(), ApiError> {
+    let client = writer.client();
+    let node: Node = client.get(None, name).await?;
+    let machines = client.list::<Machine>(None, &ListParams::default()).await?;
+    let mut machines = machines.items.iter();
+    if machines.any(|machine| machine.node_name() == name) || !is_made_for_a_machine(&node) {
+        return Ok(());
+    }
+    write_taints(writer, name, &node, MachineState::Untrusted).await
+}
+
+async fn write_taints(
+    writer: &Writer,
+    name: &str,
+    node: &Node,
+    state: MachineState,
+) -> Result<(), ApiError> {
+    let Some(taints) = retainted(node, state) else {
         return Ok(());
     };
     let patch = json!({
         "metadata": {"resourceVersion": node.metadata.resource_version}, "spec": {"taints": taints},
     });
-    let patch = Patch::Merge(patch);
+    let (key, patch) = (Key::cluster(name), Patch::Merge(patch));
     writer.patch::<Node>(&key, &patch).await.map(drop)
 }
 
@@ -259,4 +346,31 @@ async fn note(writer: &Writer, machine: &Machine, marks: &NodeMarks) -> Result<(
     ]);
     let (key, patch) = (Key::cluster(name), Patch::Json(patch));
     writer.patch_status::<Machine>(&key, &patch).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// Whether a Machine's Node is tainted, made for a Machine or by an ordinary kubelet.
+    fn tainted(machine: &Machine) -> [bool; 2] {
+        [true, false].map(|made| {
+            let label = (ROLE_LABEL.to_owned(), "worker".to_owned());
+            let mut node = Node::default();
+            node.metadata.labels = made.then(|| BTreeMap::from([label]));
+            state(machine, &node) == MachineState::Untrusted
+        })
+    }
+
+    #[test]
+    fn the_node_of_an_earlier_machine_stays_tainted_until_the_present_one_proves_itself() {
+        let mut machine = Machine::named("m", config_kube::MachineSpec::default());
+        assert_eq!(tainted(&machine), [true, false]);
+        machine.spec.is_static = true;
+        assert_eq!(tainted(&machine), [false; 2]);
+        machine.spec.is_static = false;
+        machine.status.get_or_insert_default().state = MachineState::Trusted;
+        assert_eq!(tainted(&machine), [false; 2]);
+    }
 }

@@ -149,16 +149,24 @@ pub fn relabel(
     (!patch.is_empty()).then_some(patch)
 }
 
-/// The state for which a Machine's Node is tainted: a retired machine's Node is treated as an
-/// Untrusted one's.
+/// The state for which a Machine's Node is tainted. A machine whose certificates the API denies is
+/// treated as an Untrusted one: it is retired, its board was replaced, or it was admitted without a
+/// TPM and its spec no longer allows that.
 pub fn state(machine: &Machine) -> MachineState {
-    if machine.spec.retired {
+    let (spec, status) = (&machine.spec, machine.status.as_ref());
+    let state = status.map_or(MachineState::Pending, |status| status.state);
+    let is_bound = status.is_some_and(|status| status.bound_ek.is_some());
+    let is_replaced = is_bound && machine.binding().is_none();
+    let ek = &spec.ek;
+    let may_lack_tpm = spec.insecure_no_tpm
+        && ek.hashes.is_empty()
+        && ek.issuers.is_empty()
+        && ek.seen.is_empty();
+    let needs_tpm = state == MachineState::Unproven && !may_lack_tpm;
+    if spec.retired || is_replaced || needs_tpm {
         return MachineState::Untrusted;
     }
-    machine
-        .status
-        .as_ref()
-        .map_or(MachineState::Pending, |status| status.state)
+    state
 }
 
 /// The taints of a node after its Machine's state was applied; `None` if nothing changes.
@@ -394,5 +402,35 @@ mod tests {
             retaint(&untrusted, MachineState::Trusted).unwrap(),
             vec![other]
         );
+    }
+
+    /// As the API denies their certificates.
+    #[test]
+    fn a_machine_that_is_retired_replaced_or_lacks_its_tpm_is_untrusted() {
+        let mut bound = machine("worker");
+        bound.spec.ek.hashes = vec!["sha256:01".to_owned()];
+        let status = bound.status.get_or_insert_default();
+        status.state = MachineState::Trusted;
+        status.bound_ek = Some("sha256:01".to_owned());
+        assert_eq!(state(&bound), MachineState::Trusted);
+        let ends: [fn(&mut Machine); 3] = [
+            |machine| machine.spec.retired = true,
+            |machine| machine.spec.ek.hashes = vec!["sha256:02".to_owned()],
+            |machine| machine.spec.ek.hashes.clear(),
+        ];
+        for end in ends {
+            let mut ended = bound.clone();
+            end(&mut ended);
+            assert_eq!(state(&ended), MachineState::Untrusted, "{:?}", ended.spec);
+        }
+        let mut without = machine("worker");
+        without.spec.insecure_no_tpm = true;
+        without.status.get_or_insert_default().state = MachineState::Unproven;
+        assert_eq!(state(&without), MachineState::Unproven);
+        let mut listed = without.clone();
+        listed.spec.ek.hashes = vec!["sha256:01".to_owned()];
+        assert_eq!(state(&listed), MachineState::Untrusted);
+        without.spec.insecure_no_tpm = false;
+        assert_eq!(state(&without), MachineState::Untrusted);
     }
 }

@@ -8,7 +8,7 @@ use config_kube::policy::Ruling;
 use config_kube::{CertificatePolicy, CertificatePolicySpec, Machine, identity, taints};
 use master_api::{ApiServer, Options};
 use master_ca::{Authority, FileKeeper};
-use master_client::{Client, Object, Patch, UserInfo};
+use master_client::{Client, DeleteParams, Object, Patch, UserInfo};
 use master_control::Controllers;
 use master_control::options::Signing;
 use master_control_nodes::csr_signing::CsrSigning;
@@ -204,6 +204,49 @@ async fn a_machines_node_follows_its_state_and_the_policys_rule() {
     cluster
         .until("the rule's label goes, an admin's stay", "n", bare)
         .await;
+}
+
+/// The API denies such a machine at once. Other machines go by the taint, and would let it into
+/// the pod network until its certificate ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_is_tainted_once_its_machine_is_replaced_another_node_or_gone() {
+    let cluster = cluster().await;
+    let hash = |byte: &str| format!("sha256:{}", byte.repeat(32));
+    let (board, other) = (hash("01"), hash("02"));
+    let machine = |name: &str| {
+        json!({"metadata": {"name": name}, "spec": {"role": "worker", "ek": {"hashes": [board]}}})
+    };
+    let proved = |ek: &str| json!({"state": "Trusted", "boundEk": ek});
+    for name in ["replaced", "renamed", "gone"] {
+        cluster.make::<Machine>(machine(name)).await;
+        cluster.status::<Machine>(name, proved(&board)).await;
+        let labels = json!({"pratique.dev/role": "worker"});
+        let node = json!({"metadata": {"name": name, "labels": labels}});
+        cluster.make::<Node>(node).await;
+    }
+    let tainted = |node: &Node| has_taint(node, taints::UNTRUSTED);
+    let admin = &cluster.admin;
+
+    let replaced = Patch::Merge(json!({"spec": {"ek": {"hashes": [other]}}}));
+    let written = admin.patch::<Machine>(None, "replaced", &replaced).await;
+    written.expect("another board is named");
+    cluster.until("its board went", "replaced", tainted).await;
+    cluster.status::<Machine>("replaced", proved(&other)).await;
+    let free = |node: &Node| !tainted(node);
+    cluster.until("the other came", "replaced", free).await;
+
+    let renamed = Patch::Merge(json!({"spec": {"nodeName": "another"}}));
+    let written = admin.patch::<Machine>(None, "renamed", &renamed).await;
+    written.expect("it becomes another node");
+    cluster.until("its Machine left", "renamed", tainted).await;
+
+    let params = DeleteParams::default();
+    let deleted = admin.delete::<Machine>(None, "gone", &params).await;
+    deleted.expect("it is deleted");
+    cluster.until("its Machine is gone", "gone", tainted).await;
+    cluster.make::<Machine>(machine("gone")).await;
+    cluster.status::<Machine>("gone", proved(&board)).await;
+    cluster.until("another proved itself", "gone", free).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
