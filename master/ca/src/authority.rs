@@ -86,6 +86,7 @@ impl std::fmt::Debug for Authority {
 }
 
 pub(crate) const SERVICE_ACCOUNT_KEY: &str = "service account key";
+const RETIRED_KEY: &str = "retired service account key";
 const LOG_KEY: &str = "verdict log key";
 pub(crate) const DISCOVERY_KEY: &str = "discovery key";
 /// File of the key that signs discovery documents.
@@ -305,17 +306,27 @@ impl Authority {
     /// Public keys (SubjectPublicKeyInfo DER) of earlier service account keys.
     ///
     /// # Errors
-    /// The file cannot be read, or holds anything but public keys.
+    /// The file cannot be read, or holds anything but public keys that the roots listed: tokens
+    /// verify by them.
     pub fn retired_service_account_keys(&self) -> Result<Vec<Vec<u8>>> {
+        self.retired_keys(&self.listed())
+    }
+
+    fn retired_keys(&self, list: &KeyList) -> Result<Vec<Vec<u8>>> {
         let path = self.folder.join(RETIRED);
-        match std::fs::read_to_string(&path) {
-            Ok(text) => crate::names::public_keys_of_pem(&text).ok_or_else(|| Error::Damaged {
-                path,
-                why: "it holds no public keys".to_owned(),
-            }),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(e) => Err(keeper::file("cannot read", &path, e)),
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(keeper::file("cannot read", &path, e)),
+        };
+        let keys = crate::names::public_keys_of_pem(&text).ok_or_else(|| Error::Damaged {
+            path: path.clone(),
+            why: "it holds no public keys".to_owned(),
+        })?;
+        for key in &keys {
+            list.check_public(&path, RETIRED_KEY, key)?;
         }
+        Ok(keys)
     }
 
     /// Makes a new service account key, in force from the next start. The old key's public half is
@@ -333,8 +344,11 @@ impl Authority {
         let mut list = self.listed();
         let old = self.listed_key(&list, ACCOUNTS, SERVICE_ACCOUNT_KEY)?;
         let old = key_list::key_pair(&old)?;
-        let mut retired = self.retired_service_account_keys()?;
+        let mut retired = self.retired_keys(&list)?;
         retired.push(old.subject_public_key_info());
+        // Listed first: one that is in the file alone is a planted key.
+        list.allow(RETIRED_KEY, &old);
+        self.write_list(&list)?;
         let text: String = retired.iter().map(|spki| pem("PUBLIC KEY", spki)).collect();
         // The public key is written first: a power cut between the two writes must not invalidate
         // tokens in use.

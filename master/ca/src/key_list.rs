@@ -40,7 +40,7 @@ pub(crate) struct KeyList {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) floor: Option<u64>,
     /// For each purpose the hashes of the allowed public keys (SubjectPublicKeyInfo): one, or two
-    /// while a key is replaced.
+    /// while a key is replaced, and all that were retired.
     keys: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -142,9 +142,23 @@ impl KeyList {
     ///
     /// [`Error::Planted`] if it is another.
     pub(crate) fn check(&self, path: &Path, purpose: &'static str, pkcs8: &[u8]) -> Result<()> {
-        let hash = spki_hash(&key_pair(pkcs8)?.subject_public_key_info());
+        let spki = key_pair(pkcs8)?.subject_public_key_info();
+        self.check_public(path, purpose, &spki)
+    }
+
+    /// Checks that a public key (SubjectPublicKeyInfo DER) is one that the roots listed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Planted`] if it is another.
+    pub(crate) fn check_public(
+        &self,
+        path: &Path,
+        purpose: &'static str,
+        spki: &[u8],
+    ) -> Result<()> {
         let listed = self.keys.get(purpose);
-        if listed.is_some_and(|hashes| hashes.contains(&hash)) {
+        if listed.is_some_and(|hashes| hashes.contains(&spki_hash(spki))) {
             Ok(())
         } else {
             Err(planted(path, purpose))

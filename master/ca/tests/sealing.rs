@@ -273,6 +273,30 @@ fn a_planted_key_is_refused() {
     }
 }
 
+/// Tokens verify by these public keys, so that a planted one signs tokens of any account.
+#[test]
+fn a_planted_retired_key_is_refused() {
+    use rcgen::PublicKeyData as _;
+    let keeper = || Machine::new(3, Some(3));
+    let (folder, _) = founded(keeper());
+    let path = folder.path().join("service-account.retired.pem");
+    let planted = rcgen::KeyPair::generate().unwrap();
+    let planted = master_ca::pem("PUBLIC KEY", &planted.subject_public_key_info());
+    let authority = open(folder.path(), keeper()).unwrap();
+    std::fs::write(&path, &planted).unwrap();
+    let found = authority.retired_service_account_keys();
+    assert!(matches!(found, Err(Error::Planted { .. })), "{found:?}");
+    std::fs::remove_file(&path).unwrap();
+    // Beside a genuine one, which the master lists when it replaces it.
+    authority.rotate_service_account_key().unwrap();
+    let authority = open(folder.path(), keeper()).unwrap();
+    assert_eq!(authority.retired_service_account_keys().unwrap().len(), 1);
+    let genuine = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, genuine + &planted).unwrap();
+    let found = authority.retired_service_account_keys();
+    assert!(matches!(found, Err(Error::Planted { .. })), "{found:?}");
+}
+
 /// In a migration of an old folder, and when the floor rises, every key is compared with its known
 /// public half.
 #[test]
