@@ -4,16 +4,17 @@
 //! A seal hides a key and does not prove who made it: the owner of the TPM's hierarchy can seal
 //! another key and put it into the folder. So a key is used only if its public half is known: those
 //! of roots, intermediates and the verdict log by their certificates, the others by this list,
-//! which every root in force signs.
+//! which every root in force signs. It names these roots, too: a root that somebody put beside the
+//! cluster's own has no signature of that one.
 //!
 //! The list is on disk before the first seal with a boot policy. A folder that has such a seal and
 //! no list has lost the list, and is refused; one that has neither is from before boot policies,
 //! and is migrated once ([`settle`]).
 
 use crate::error::{Error, Result};
-use crate::hierarchy::{self, State};
+use crate::hierarchy::{self, ROOT_KEY, State};
 use crate::keeper::{self, Keeper};
-use crate::names::spki_hash;
+use crate::names::{spki_hash, spki_of};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rcgen::{KeyPair, PublicKeyData as _, SigningKey as _};
@@ -66,7 +67,8 @@ impl KeyList {
     ///
     /// # Errors
     ///
-    /// [`Error::Damaged`] where none of the roots signed it.
+    /// [`Error::Damaged`] where one of the roots did not sign it, [`Error::Planted`] where it names
+    /// other roots.
     pub(crate) fn read(folder: &Path, roots: &[CertificateDer<'_>]) -> Result<Option<Self>> {
         let path = folder.join(FILE);
         let mut text = String::new();
@@ -92,17 +94,28 @@ impl KeyList {
                 .filter_map(|text| STANDARD.decode(text).ok())
                 .any(|signature| is_signed_by(root, &message, &signature))
         };
-        if !roots.iter().any(by) {
-            return Err(damaged("no root in force signed it"));
+        if roots.is_empty() || !roots.iter().all(by) {
+            return Err(damaged("not every root in force signed it"));
         }
-        let list = serde_json::from_str(&signed.list);
-        list.map(Some).map_err(|error| damaged(&error.to_string()))
+        let list: Self =
+            serde_json::from_str(&signed.list).map_err(|error| damaged(&error.to_string()))?;
+        // Earlier versions named no roots: their lists do with the next write.
+        if list.keys.contains_key(ROOT_KEY) {
+            for root in roots {
+                let spki = spki_of(root).unwrap_or_default();
+                list.check_public(&path, ROOT_KEY, &spki)?;
+            }
+        }
+        Ok(Some(list))
     }
 
-    /// Writes it atomically, signed by the roots' keys.
+    /// Writes it atomically, with the names of these roots, signed by their keys.
     pub(crate) fn write(&self, folder: &Path, roots: &[KeyPair]) -> Result<()> {
         let encode = |_opaque| Error::Key("the list of kept keys cannot be encoded");
-        let list = serde_json::to_string(self).map_err(encode)?;
+        let mut list = self.clone();
+        list.keys.remove(ROOT_KEY);
+        roots.iter().for_each(|root| list.allow(ROOT_KEY, root));
+        let list = serde_json::to_string(&list).map_err(encode)?;
         let message = [CONTEXT, list.as_bytes()].concat();
         let sign = |key: &KeyPair| {
             let signature = key.sign(&message).map_err(|source| Error::Build {
@@ -229,9 +242,9 @@ fn adopt(folder: &Path, keeper: &dyn Keeper, state: &State, places: &[KeyFile]) 
     let mut roots = Vec::new();
     for name in state.roots() {
         let path = folder.join(format!("{name}.key"));
-        let der = keeper::load_unbound(keeper, &path, hierarchy::ROOT_KEY)?;
+        let der = keeper::load_unbound(keeper, &path, ROOT_KEY)?;
         let certificate = hierarchy::read_certificate(&folder.join(format!("{name}.crt")))?;
-        check(&path, hierarchy::ROOT_KEY, &der, &certificate)?;
+        check(&path, ROOT_KEY, &der, &certificate)?;
         roots.push(key_pair(&der)?);
     }
     list.write(folder, &roots)?;
@@ -278,7 +291,7 @@ pub(crate) fn check(
     certificate: &CertificateDer<'_>,
 ) -> Result<()> {
     let spki = key_pair(pkcs8)?.subject_public_key_info();
-    if crate::names::spki_of(certificate).is_some_and(|named| named == spki) {
+    if spki_of(certificate).is_some_and(|named| named == spki) {
         Ok(())
     } else {
         Err(planted(path, purpose))

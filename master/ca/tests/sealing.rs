@@ -115,6 +115,16 @@ fn floor_of(path: &Path) -> Option<u64> {
     )
 }
 
+/// The secret in a file's seal.
+fn secret_of(path: &Path) -> Vec<u8> {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    let record: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let kept = STANDARD.decode(record["secret"].as_str().unwrap()).unwrap();
+    let (_, _, secret): (Option<u64>, String, Vec<u8>) = serde_json::from_slice(&kept).unwrap();
+    secret
+}
+
 fn floors(folder: &Path) -> Vec<Option<u64>> {
     let all = KEYS.map(|name| floor_of(&folder.join(name)));
     all.to_vec()
@@ -343,6 +353,43 @@ fn a_list_that_no_root_signed_is_refused() {
             "{text}: {opened:?}"
         );
     }
+}
+
+/// A root of an attacker's beside the cluster's own, as during a rotation: clients would be known
+/// by it, too.
+#[test]
+fn a_root_beside_the_clusters_own_is_refused() {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use rcgen::SigningKey as _;
+    let keeper = || Machine::new(3, Some(3));
+    let ((folder, _), (elsewhere, _)) = (founded(keeper()), founded(keeper()));
+    let (at, from) = (folder.path(), elsewhere.path());
+    std::fs::copy(from.join("root.crt"), at.join("root-9.crt")).unwrap();
+    std::fs::copy(from.join("root.key"), at.join("root-9.key")).unwrap();
+    let read = |folder: &Path| std::fs::read_to_string(folder.join("intermediate.crt")).unwrap();
+    std::fs::write(at.join("intermediate.crt"), read(at) + &read(from)).unwrap();
+    let state = serde_json::json!({
+        "version": 1, "root": "root", "next": {"root": "root-9", "begun": 1},
+        "intermediate": "intermediate", "last": 9,
+    });
+    std::fs::write(at.join("authority.json"), state.to_string()).unwrap();
+    let opened = open(at, keeper());
+    assert!(matches!(opened, Err(Error::Damaged { .. })), "{opened:?}");
+    // With its signature beside the genuine one.
+    let path = at.join("kept-keys.json");
+    let mut list: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let text = list["list"].as_str().unwrap().as_bytes();
+    let message = [&b"pratique kept keys/v1\0"[..], text].concat();
+    let key = secret_of(&at.join("root-9.key"));
+    let key = rcgen::KeyPair::try_from(key.as_slice()).unwrap();
+    let signature = STANDARD.encode(key.sign(&message).unwrap());
+    let signatures = list["signatures"].as_array_mut().unwrap();
+    signatures.push(signature.into());
+    std::fs::write(&path, list.to_string()).unwrap();
+    let opened = open(at, keeper());
+    assert!(matches!(opened, Err(Error::Planted { .. })), "{opened:?}");
 }
 
 #[test]
