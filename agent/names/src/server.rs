@@ -139,9 +139,13 @@ impl Server {
                 continue;
             }
             let bytes = buffer.get(..length).unwrap_or_default().to_vec();
-            let (server, socket) = (Arc::clone(&self), Arc::clone(&socket));
+            // A question that waits for another server holds no socket: the next one at this
+            // address could not be bound.
+            let (server, socket) = (Arc::clone(&self), Arc::downgrade(&socket));
             tokio::spawn(async move {
-                if let Some(answer) = server.answered(&bytes, from.ip(), None).await {
+                if let Some(answer) = server.answered(&bytes, from.ip(), None).await
+                    && let Some(socket) = socket.upgrade()
+                {
                     socket.send_to(&answer, from).await.ok();
                 }
             });

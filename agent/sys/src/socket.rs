@@ -83,7 +83,8 @@ pub struct Bound {
     pub connections: std::net::TcpListener,
 }
 
-/// Binds an address and port that need not be the machine's yet (`IP_FREEBIND`, ip(7)).
+/// Binds an address and port that need not be the machine's yet (`IP_FREEBIND`, ip(7)), also where
+/// a server of all addresses shares the port. Nobody shares it later.
 ///
 /// # Errors
 /// If the port is in use, or the process may not.
@@ -105,14 +106,23 @@ pub fn bind_ahead(address: std::net::SocketAddr) -> Result<Bound> {
     let connections = open(SockType::Stream)?;
     let waiting = Backlog::new(BACKLOG).at("listen on", &subject)?;
     listen(&connections, waiting).at("listen on", &subject)?;
+    let datagrams = open(SockType::Datagram)?;
+    share_no_more(&datagrams, &subject)?;
     Ok(Bound {
-        datagrams: open(SockType::Datagram)?.into(),
+        datagrams: datagrams.into(),
         connections: connections.into(),
     })
 }
 
+/// Keeps the port of a socket for datagrams, which is bound, from all who would bind it after this
+/// one. Of two sockets that share an address (`SO_REUSEADDR`, socket(7)) the newer one gets all
+/// datagrams, whoever opened it, and a pod on the machine's network can open one.
+fn share_no_more(datagrams: &OwnedFd, subject: &str) -> Result<()> {
+    setsockopt(datagrams, sockopt::ReuseAddr, &false).at("keep for itself", subject)
+}
+
 /// A UDP socket bound to `port` on one interface alone, which may send to everybody on its segment
-/// and needs no address of its own. It doesn't block.
+/// and needs no address of its own. Nobody shares the port later. It doesn't block.
 ///
 /// # Errors
 /// There is no such interface, the port is in use on it, or this process may not bind to
@@ -125,6 +135,7 @@ pub fn udp_on_interface(interface: &str, port: u16) -> Result<OwnedFd> {
     setsockopt(&fd, sockopt::Broadcast, &true).at("allow broadcast on", interface)?;
     setsockopt(&fd, sockopt::BindToDevice, &interface.into()).at("bind a socket to", interface)?;
     bind(fd.as_raw_fd(), &SockaddrIn::new(0, 0, 0, 0, port)).at("bind a port on", interface)?;
+    share_no_more(&fd, interface)?;
     Ok(fd)
 }
 
@@ -183,5 +194,33 @@ impl Segment {
         )
         .at("send to", "a segment")?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::errno::Errno;
+    use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+
+    /// A socket of a program on the machine's network, which needs no right for it.
+    fn sharing(address: SocketAddr) -> nix::Result<OwnedFd> {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let fd = socket(AddressFamily::Inet, SockType::Datagram, flags, None)?;
+        setsockopt(&fd, sockopt::ReuseAddr, &true)?;
+        bind(fd.as_raw_fd(), &SockaddrStorage::from(address))?;
+        Ok(fd)
+    }
+
+    #[test]
+    fn nobody_gets_the_datagrams_of_a_port_by_binding_it_as_well() {
+        let everywhere = |port: u16| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+        let bound = bind_ahead((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let own = bound.datagrams.local_addr().unwrap();
+        let of_link = UdpSocket::from(udp_on_interface("lo", 0).unwrap());
+        let port = of_link.local_addr().unwrap().port();
+        for address in [own, everywhere(own.port()), everywhere(port)] {
+            assert_eq!(sharing(address).unwrap_err(), Errno::EADDRINUSE);
+        }
     }
 }
