@@ -51,8 +51,8 @@ impl PodSandbox {
         let class = runs_in_class(shared, pod).await;
         let handler =
             class.map_err(|unfit| failed(shared, pod, unfit.handler.as_deref(), &unfit.fault))?;
-        let wanted =
-            network::wanted(pod, &self.uid).map_err(|fault| failed(shared, pod, None, &fault))?;
+        let wanted = network::wanted(pod, &self.uid, &shared.config.machine.unsafe_sysctls);
+        let wanted = wanted.map_err(|fault| failed(shared, pod, None, &fault))?;
         let own = shared.sandboxes.own_addresses().into_iter();
         let own: Vec<IpAddr> = own.map(|(address, _)| address).collect();
         if let Some(fault) = network::port_fault(pod, &own).filter(|_| !own.is_empty()) {

@@ -2,7 +2,7 @@
 
 use crate::machine::Machine;
 use crate::network::{self, hosts_text};
-use crate::refusals::{NOT_PRIVILEGED, is_unmasked};
+use crate::refusals::{NOT_PRIVILEGED, NOT_UNMASKED, is_unmasked};
 use crate::resolver::Resolver;
 use crate::security::Security;
 use crate::stage::{MountRequest, propagation};
@@ -205,7 +205,7 @@ fn specification(
         capabilities: security.capabilities(),
         confinement: security.confinement(),
         privileged: security.privileged(),
-        view: view(container),
+        view: view(machine, container)?,
         stop_signal: stop_signal(container),
         target: attempt.target.map(str::to_owned),
         seccomp: security.seccomp(),
@@ -265,12 +265,13 @@ fn namespaces(sandbox: &Sandbox, layers: PathBuf) -> PodNamespaces {
     }
 }
 
-/// How much of the kernel the container sees, by its `procMount`.
-fn view(container: &Container) -> KernelView {
-    if is_unmasked(container) {
-        KernelView::Proc
-    } else {
-        KernelView::Least
+/// How much of the kernel the container sees, by its `procMount`; asked of each, as whether it may
+/// be privileged is.
+fn view(machine: &Machine, container: &Container) -> Result<KernelView, String> {
+    match (is_unmasked(container), machine.privileged) {
+        (false, _) => Ok(KernelView::Least),
+        (true, true) => Ok(KernelView::Proc),
+        (true, false) => Err(NOT_UNMASKED.to_owned()),
     }
 }
 
@@ -579,6 +580,18 @@ mod tests {
                 .contains("[node] privileged")
         );
         assert!(made(&privileged(false)).is_ok());
+    }
+
+    #[test]
+    fn a_pod_that_ran_before_the_machine_got_another_configuration_does_not_see_all_of_proc() {
+        let shown = |mount: &str| {
+            let security = json!({"procMount": mount});
+            let containers = json!([{"name": "a", "securityContext": security}]);
+            made(&json!({"hostUsers": false, "containers": containers}))
+        };
+        let refused = shown("Unmasked").unwrap_err();
+        assert!(refused.contains("[node] privileged"), "{refused}");
+        assert_eq!(shown("Default").unwrap().view, KernelView::Least);
     }
 
     #[test]

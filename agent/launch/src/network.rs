@@ -27,11 +27,16 @@ fn spec(pod: &Pod) -> Option<&PodSpec> {
     pod.spec.as_ref()
 }
 
-/// What a pod asks of its sandbox.
+/// What a pod asks of its sandbox. `listed`: kernel settings that this machine's configuration
+/// allows beside the safe ones. They may be others than those by which the pod was admitted: a pod
+/// gets a new sandbox after a reboot.
 ///
 /// # Errors
-/// Its host's name is too long.
-pub fn wanted(pod: &Pod, uid: &str) -> Result<SandboxSpec, String> {
+/// Its host's name is too long, or it does not get a kernel setting that it asks for.
+pub fn wanted(pod: &Pod, uid: &str, listed: &[Sysctls]) -> Result<SandboxSpec, String> {
+    if let Some(fault) = spec(pod).and_then(|spec| setting_fault(spec, listed)) {
+        return Err(fault);
+    }
     let network = !is_on_host(pod);
     let name = kernel_name(pod)?;
     let sysctls = spec(pod).and_then(|spec| spec.security_context.as_ref()?.sysctls.as_ref());
@@ -312,22 +317,34 @@ mod tests {
 
     #[test]
     fn a_sandbox_has_what_the_pod_does_not_share_with_the_machine() {
-        let own = wanted(&pod(json!({"hostname": "h"})), "u").unwrap();
+        let own = wanted(&pod(json!({"hostname": "h"})), "u", &[]).unwrap();
         assert_eq!(
             (own.network, own.ipc, own.hostname.as_deref()),
             (true, true, Some("h"))
         );
-        let shared = wanted(&pod(json!({"hostNetwork": true, "hostIPC": true})), "u").unwrap();
+        let shared = pod(json!({"hostNetwork": true, "hostIPC": true}));
+        let shared = wanted(&shared, "u", &[]).unwrap();
         assert_eq!(
             (shared.network, shared.ipc, shared.hostname),
             (false, false, None)
         );
         let sysctls = json!([{"name": "net/ipv4/tcp_fin_timeout", "value": "5"}]);
-        let set = wanted(&pod(json!({"securityContext": {"sysctls": sysctls}})), "u").unwrap();
+        let set = pod(json!({"securityContext": {"sysctls": sysctls}}));
+        let set = wanted(&set, "u", &[]).unwrap();
         assert_eq!(
             set.settings,
             [("net/ipv4/tcp_fin_timeout".to_owned(), "5".to_owned())]
         );
+    }
+
+    #[test]
+    fn a_sandbox_has_no_setting_that_the_machine_does_not_allow_any_more() {
+        let sysctls = json!([{"name": "net.core.somaxconn", "value": "4096"}]);
+        let asks = pod(json!({"securityContext": {"sysctls": sysctls}}));
+        let listed: [Sysctls; 1] = ["net.core.somaxconn".parse().unwrap()];
+        assert_eq!(wanted(&asks, "u", &listed).unwrap().settings.len(), 1);
+        let refused = wanted(&asks, "u", &[]).unwrap_err();
+        assert!(refused.contains("not allowlisted"), "{refused}");
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub(crate) const NOT_PRIVILEGED: &str = "privileged containers run only on machi
 
 /// Why a container does not see all of `/proc`: it has facts of the machine by which others can be
 /// observed, and settings of the pod's IPC that else only `unsafe_sysctls` lets pods choose.
-const NOT_UNMASKED: &str = "procMount: Unmasked is available with hostUsers: false, on machines whose measured configuration says `[node] privileged = true`";
+pub(crate) const NOT_UNMASKED: &str = "procMount: Unmasked is available with hostUsers: false, on machines whose measured configuration says `[node] privileged = true`";
 
 /// Most containers of a pod. The runtime's process beside each takes some MiB that are charged to
 /// no pod, and open files of containerd, so that one pod of thousands would take the machine's
