@@ -1,8 +1,9 @@
 //! Events about pods and the node, for people. Repetitions are counted, not written again.
 //!
-//! One task writes them, one after the other; the channel to it is bounded, and an event that
-//! doesn't fit is dropped: events must never delay a container. An event whose write gets no
-//! answer, or that is one too many, is tried again a bounded number of times.
+//! One task writes them, one after the other, of each namespace in turn; the channel to it is
+//! bounded, as is what waits, and an event that doesn't fit is dropped: events must never delay a
+//! container. An event whose write gets no answer, or that is one too many, is tried again a
+//! bounded number of times.
 
 use crate::{Api, ApiError, Backoff, JSON, STRATEGIC_MERGE, send};
 use config_errors::chain;
@@ -13,14 +14,19 @@ use http::Method;
 use jiff::Timestamp;
 use serde_json::json;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-/// Events that wait to be written.
+/// Events on their way to the task that writes them, and those of one namespace that wait there.
 const QUEUE: usize = 256;
+/// Those of all namespaces that wait there; of these the last places are for namespaces that have
+/// none.
+const ALL_WAITING: usize = 4 * QUEUE;
+const RESERVED: usize = QUEUE;
 /// Events whose repetitions are counted; beyond this number all counts are dropped at once.
 const KNOWN: usize = 1024;
 /// Longest message (upstream's limit).
@@ -29,7 +35,7 @@ const MAX_MESSAGE: usize = 1024;
 /// a node, so an event whose annotations are larger is written without them.
 const MAX_ANNOTATIONS: usize = 3 << 10;
 /// How often an event is tried at most (upstream's number). Events that come meanwhile wait behind
-/// it, there as here, and are dropped where the queue is full.
+/// it, there as here, and are dropped where too many wait.
 const TRIES: usize = 12;
 /// How long nothing is written after the master has refused an event as one too many.
 const REFUSED: Duration = Duration::from_secs(1);
@@ -233,6 +239,52 @@ pub struct Queue {
     component: &'static str,
 }
 
+/// The events that came and are not written yet, by their namespaces, each of which has its turn. A
+/// pod whose probes fail without an end, each time with other words, has more of them than the
+/// master takes of a node; it keeps those of its own namespace waiting, and no others.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// Those of each namespace that has some. The next one is taken from the first.
+    turns: VecDeque<(Option<String>, VecDeque<Occurrence>)>,
+    count: usize,
+}
+
+impl Waiting {
+    /// Adds an event, unless too many wait.
+    fn add(&mut self, news: Occurrence) {
+        let namespace = &news.about.namespace;
+        let mut turns = self.turns.iter_mut();
+        let own = turns.find(|(of, _)| of == namespace).map(|(_, own)| own);
+        let most = match &own {
+            Some(own) if own.len() >= QUEUE => 0,
+            Some(_) => ALL_WAITING - RESERVED,
+            None => ALL_WAITING,
+        };
+        if self.count >= most {
+            tracing::debug!(?namespace, "event dropped: too many wait");
+            return;
+        }
+        self.count += 1;
+        match own {
+            Some(own) => own.push_back(news),
+            None => self
+                .turns
+                .push_back((namespace.clone(), VecDeque::from([news]))),
+        }
+    }
+
+    /// The next event.
+    fn take(&mut self) -> Option<Occurrence> {
+        let (namespace, mut own) = self.turns.pop_front()?;
+        let news = own.pop_front()?;
+        self.count -= 1;
+        if !own.is_empty() {
+            self.turns.push_back((namespace, own));
+        }
+        Some(news)
+    }
+}
+
 /// What repetitions of an event have in common: whose it is, reason and message.
 type Key = ((Option<String>, Option<String>), Cow<'static, str>, String);
 
@@ -252,7 +304,21 @@ pub async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
         component: Some(queue.component.to_owned()),
         host: Some(node),
     };
-    while let Some(news) = queue.receiver.recv().await {
+    let mut waiting = Waiting::default();
+    loop {
+        for _ in 0..QUEUE {
+            let Ok(news) = queue.receiver.try_recv() else {
+                break;
+            };
+            waiting.add(news);
+        }
+        let Some(news) = waiting.take() else {
+            let Some(news) = queue.receiver.recv().await else {
+                return;
+            };
+            waiting.add(news);
+            continue;
+        };
         let about = (news.about.uid.clone(), news.about.field_path.clone());
         let key = (about, news.reason.clone(), news.message.clone());
         if known.len() >= KNOWN && !known.contains_key(&key) {
@@ -267,7 +333,17 @@ pub async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
             first: news.at,
         });
         series.count = series.count.saturating_add(1);
-        let written = timeout(LONGEST_TRY, write_one(&*api, &news, series, &source)).await;
+        let written = {
+            let writing = timeout(LONGEST_TRY, write_one(&*api, &news, series, &source));
+            let mut writing = pin!(writing);
+            loop {
+                // Cancel-safe: the write is kept outside, and an event is received or not.
+                tokio::select! {
+                    written = &mut writing => break written,
+                    Some(more) = queue.receiver.recv() => waiting.add(more),
+                }
+            }
+        };
         let written = written.unwrap_or_else(|late| Err(ApiError::Transport(Box::new(late))));
         if let Err(error) = written {
             known.remove(&key);
@@ -491,6 +567,46 @@ mod tests {
         assert!(next.0.path.ends_with(&name), "{} {name}", next.0.path);
         let change: serde_json::Value = serde_json::from_slice(&next.0.body).unwrap();
         assert_eq!(change["count"], 3);
+    }
+
+    fn pod_in(namespace: &str) -> Pod {
+        let meta = json!({"name": "p", "namespace": namespace});
+        serde_json::from_value(json!({"metadata": meta})).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_pod_with_events_without_an_end_keeps_those_of_no_other_namespace_waiting() {
+        let (recorder, queue) = Recorder::new();
+        let api = Arc::<Scripted>::default();
+        for number in 1..QUEUE {
+            recorder.warning(&pod_in("noisy"), "Unhealthy", number.to_string());
+        }
+        recorder.warning(&pod_in("quiet"), "Evicted", "why");
+        drop(recorder);
+        write(queue, api.clone(), "n".to_owned()).await;
+        let calls = api.calls.lock().unwrap();
+        assert_eq!(calls.len(), QUEUE);
+        let mut all = calls.iter();
+        let at = all.position(|(call, _)| call.path.contains("/quiet/"));
+        assert_eq!(at, Some(1), "after one of the other namespace");
+    }
+
+    #[test]
+    fn events_that_wait_are_bounded_and_leave_places_to_namespaces_that_have_none() {
+        let mut waiting = Waiting::default();
+        for namespace in 0..10 {
+            let about = pod_reference(&pod_in(&namespace.to_string()));
+            for _ in 0..QUEUE + 10 {
+                waiting.add(occurrence(about.clone(), true, "Failed".into(), "why"));
+            }
+        }
+        let full = (ALL_WAITING - RESERVED) / QUEUE;
+        assert_eq!(waiting.count, full * QUEUE + (10 - full));
+        let mut taken = 0;
+        while waiting.take().is_some() {
+            taken += 1;
+        }
+        assert_eq!((taken, waiting.count), (full * QUEUE + (10 - full), 0));
     }
 
     #[test]
