@@ -119,9 +119,11 @@ pub fn class(pod: &Pod) -> &'static str {
             .collect(),
     };
     let positive = |amount: Option<Amount>| amount.is_some_and(|amount| amount > Amount::ZERO);
+    // A limit counts, too, beside a request of nothing. The master reckons so when it compares the
+    // class before a resize with that after it: the control group depends on it.
     let asks = |one: &ResourceRequirements| {
         let mut names = RESOURCES.iter();
-        names.any(|name| positive(requested(one, name)))
+        names.any(|name| limited(one, name).is_some() || positive(requested(one, name)))
     };
     if !all.iter().any(|one| asks(one)) {
         return "BestEffort";
@@ -152,7 +154,8 @@ pub fn resources(pod: &Pod, container: &Container) -> Resources {
 /// The resources of all containers of a pod together: what it names as a whole, or else what its
 /// containers do. One container without a limit leaves the pod without.
 pub fn pod_resources(pod: &Pod) -> Resources {
-    if class(pod) == "BestEffort" {
+    // One that names nothing as a whole (`resources: {}`) may have containers with limits.
+    if class(pod) == "BestEffort" && whole(pod).is_none() {
         return Resources::default();
     }
     let beside = |resource: &str| overhead(pod, resource).unwrap_or(Amount::ZERO);
@@ -333,6 +336,25 @@ mod tests {
             )),
             "Burstable"
         );
+    }
+
+    #[test]
+    fn a_pod_that_requests_nothing_has_the_class_and_the_limits_of_its_containers_limits() {
+        let limits = json!({"cpu": "1", "memory": "1Gi"});
+        let nothing = json!({"cpu": "0", "memory": "0"});
+        let own = json!({"requests": nothing, "limits": limits});
+        let before = pod(&own);
+        assert_eq!(class(&before), "Burstable");
+        assert_eq!(pod_resources(&before).memory_limit, Some(1 << 30));
+        // A resize leaves it in its control group.
+        let more = json!({"requests": {"cpu": "100m", "memory": "0"}, "limits": limits});
+        assert_eq!(cgroup(&pod(&more), "u"), cgroup(&before, "u"));
+
+        let containers = json!([{"name": "a", "resources": own}]);
+        let spec = json!({"resources": {}, "containers": containers});
+        let whole: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
+        assert_eq!(class(&whole), "BestEffort");
+        assert_eq!(pod_resources(&whole).memory_limit, Some(1 << 30));
     }
 
     #[test]
