@@ -223,6 +223,14 @@ impl Handle {
         Some(self.allocated_pod()?.has)
     }
 
+    /// The pod as it counts where one has to be evicted, unless it ends already: with the resources
+    /// that it has of the node. Those that it only asks for by a resize protect it from nothing.
+    pub(crate) fn candidate(&self) -> Option<Arc<Pod>> {
+        let pod = self.latest()?;
+        let ends = pod.metadata.deletion_timestamp.is_some() || self.is_over();
+        (!ends && !self.is_leaving()).then(|| self.allocated().unwrap_or(pod))
+    }
+
     fn phase(&self) -> Option<String> {
         self.latest()?.status.as_ref()?.phase.clone()
     }
@@ -241,5 +249,46 @@ impl Handle {
             DesiredPod::Pod(pod) => Some(pod.clone()),
             DesiredPod::Gone(_) => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(memory: &str) -> Arc<Pod> {
+        let resources = json!({"requests": {"memory": memory}});
+        let spec = json!({"containers": [{"name": "c", "resources": resources}]});
+        let pod = json!({"metadata": {"name": "p"}, "spec": spec});
+        Arc::new(serde_json::from_value(pod).unwrap())
+    }
+
+    #[test]
+    fn what_a_resize_that_waits_asks_for_protects_no_pod_from_eviction() {
+        let TaskState {
+            news,
+            chosen,
+            allocation,
+            found,
+            released,
+        } = TaskState::default();
+        let (has, asks) = (pod("1Mi"), pod("1Ti"));
+        allocation.set(has.clone());
+        allocation.wait(Some(allocation.waiting(&asks)));
+        let handle = Handle {
+            pod: PodRef {
+                namespace: "n".to_owned(),
+                name: "p".to_owned(),
+                uid: "u".to_owned(),
+            },
+            wanted: watch::Sender::new(DesiredPod::Pod(asks)),
+            news,
+            chosen,
+            allocation,
+            found,
+            released,
+        };
+        assert_eq!(handle.candidate(), Some(has));
     }
 }

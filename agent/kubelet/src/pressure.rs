@@ -136,12 +136,10 @@ fn grace(bound: Bound, thresholds: &Thresholds, pod: Option<&Pod>) -> Duration {
 
 /// The pods of which one may go: those that are neither over nor ending.
 async fn candidates(shared: &Arc<Shared>, signal: Signal) -> Result<Vec<Candidate>, Error> {
-    let stays = |handle: &Handle| {
-        let pod = handle.latest()?;
-        let ends = pod.metadata.deletion_timestamp.is_some() || handle.is_over();
-        (!ends && !handle.is_leaving()).then_some(pod)
+    let pods: Vec<Arc<Pod>> = {
+        let handles = shared.handles();
+        handles.values().filter_map(Handle::candidate).collect()
     };
-    let pods: Vec<Arc<Pod>> = shared.handles().values().filter_map(stays).collect();
     let seen = shared.runtime.list(None).await?;
     let disks = if signal.is_of_disk() {
         measure(shared, &pods, &seen).await
