@@ -6,6 +6,7 @@ use crate::refusals::{NOT_PRIVILEGED, NOT_UNMASKED, is_unmasked};
 use crate::resolver::Resolver;
 use crate::security::Security;
 use crate::stage::{MountRequest, propagation};
+use crate::sub_paths::sub_paths;
 use crate::volumes::{self, VolumeLocation};
 use agent_cluster::Sandbox;
 use agent_content::Sources;
@@ -307,30 +308,22 @@ fn volume_mounts(
     }
     let asks = mounts.iter().any(|mount| mount.sub_path_expr.is_some());
     let vars = PathVars::of(if asks { vars } else { &[] });
-    let mounts = mounts.iter();
+    let paths = sub_paths(mounts, &vars, volumes)?;
+    let mounts = mounts.iter().zip(&paths);
     mounts
-        .map(|mount| volume_mount(machine, mount, volumes, &vars))
+        .map(|(mount, path)| volume_mount(machine, mount, path.as_deref(), volumes))
         .collect()
 }
 
 fn volume_mount(
     machine: &Machine,
     mount: &VolumeMount,
+    sub_path: Option<&str>,
     volumes: &BTreeMap<String, VolumeLocation>,
-    vars: &PathVars<'_>,
 ) -> Result<MountAt, String> {
     let source = volumes
         .get(&mount.name)
         .ok_or_else(|| format!("the pod has no volume {:?}", mount.name))?;
-    let filled = |path: &Option<String>| path.clone().filter(|path| !path.is_empty());
-    let sub_path = match filled(&mount.sub_path_expr) {
-        Some(text) => Some(vars.sub_path(&text).map_err(|error| {
-            let name = &mount.name;
-            format!("subPathExpr {text:?} of volume {name:?}: {error}")
-        })?),
-        None => filled(&mount.sub_path),
-    };
-    let sub_path = sub_path.as_deref();
     // What the agent fills is the agent's alone to write (upstream's rule, too).
     let of_volume = match source {
         VolumeLocation::Held(_) | VolumeLocation::ReadOnly(_) | VolumeLocation::Image { .. } => {

@@ -26,6 +26,7 @@ mod security;
 mod shares;
 pub mod stage;
 pub mod storage;
+mod sub_paths;
 pub mod volumes;
 
 pub use host_paths::narrowed;
