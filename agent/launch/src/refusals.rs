@@ -5,7 +5,7 @@
 use crate::host_paths::{host_path_fault, is_plug_in};
 use crate::machine::Machine;
 use crate::network;
-use crate::stage::propagation;
+use crate::stage::{mounted_fault, propagation};
 use agent_pods::{Refusal, os_mismatch, users_fault};
 use agent_proxy::{MACHINE_PORTS, Protocol};
 use agent_runtime::capability_fault;
@@ -64,6 +64,7 @@ pub fn refusal(pod: &Pod, machine: &Machine) -> Option<Refusal> {
     }
     let fault = pod_fault(spec).map(str::to_owned);
     let fault = fault.or_else(|| number_fault(pod, None));
+    let fault = fault.or_else(|| mounted_fault(spec));
     let fault = fault.or_else(|| network_fault(pod, spec));
     let mut volumes = spec.volumes.iter().flatten();
     let fault = fault.or_else(|| volumes.find_map(|volume| volume_fault(volume, machine)));

@@ -11,7 +11,7 @@ use agent_sys::attach::{Propagation, attach};
 use agent_sys::beneath::{Beneath, PathHandle};
 use agent_sys::mount::{Limits, detach, is_in_memory, is_mount_point, make_private, mount};
 use config_errors::chain;
-use config_kube::k8s_openapi::api::core::v1::VolumeMount;
+use config_kube::k8s_openapi::api::core::v1::{PodSpec, Volume, VolumeMount};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -19,6 +19,9 @@ use std::path::{Path, PathBuf};
 
 /// Most mounts of one container; far more than anyone needs.
 const MAX_MOUNTS: usize = 1024;
+/// Most volumes of a pod that are mounts of the machine's own. The kernel has room for 100,000
+/// mounts (`fs.mount-max`), and copies all of them for each container that is made.
+const MOST_MOUNTED: usize = 128;
 /// Divisor of the machine's memory for the content of volumes, and the least size in bytes.
 const HELD_PART: u64 = 10;
 const HELD_LEAST: u64 = 64 << 20;
@@ -38,6 +41,25 @@ pub struct MountRequest {
     pub propagation: Propagation,
     /// Its files already have the ids of the pod's user namespace.
     pub is_mapped: bool,
+}
+
+/// Why a pod has more volumes in memory and of images than it may: those are mounts of the
+/// machine's own as long as the pod is here, and a hundred pods with a thousand each would leave no
+/// room for the mounts of others.
+pub(crate) fn mounted_fault(spec: &PodSpec) -> Option<String> {
+    let is_mounted = |volume: &&Volume| {
+        let folder = volume.empty_dir.as_ref();
+        let medium = folder.and_then(|folder| folder.medium.as_deref());
+        medium == Some("Memory") || volume.image.is_some()
+    };
+    let volumes = spec.volumes.iter().flatten();
+    let count = volumes.filter(is_mounted).count();
+    (count > MOST_MOUNTED).then(|| {
+        format!(
+            "a pod may have {MOST_MOUNTED} volumes in memory and of images, not {count}: let several paths lead into \
+             one by subPath"
+        )
+    })
 }
 
 /// Which mounts below a container's volume are seen on both sides.
@@ -196,7 +218,24 @@ mod tests {
     use crate::machine::tests::machine;
     use agent_runtime::show;
     use agent_sys::mount::mount_again;
+    use serde_json::{Value, json};
     use std::fs;
+
+    #[test]
+    fn a_pod_has_no_more_mounts_of_the_machines_own_than_leave_room_to_others() {
+        let fault = |memory: usize, images: usize, others: usize| {
+            let of = |count: usize, source: Value| vec![source; count];
+            let memory = of(memory, json!({"name": "v", "emptyDir": {"medium": "Memory"}}));
+            let images = of(images, json!({"name": "v", "image": {"reference": "i"}}));
+            let others = of(others, json!({"name": "v", "emptyDir": {}}));
+            let volumes = [memory, images, others].concat();
+            let spec = json!({"containers": [], "volumes": volumes});
+            mounted_fault(&serde_json::from_value(spec).unwrap())
+        };
+        assert_eq!(fault(64, 64, 872), None);
+        let refused = fault(65, 64, 0).unwrap();
+        assert!(refused.contains("128 volumes"), "{refused}");
+    }
 
     #[test]
     fn layers_of_an_image_are_shown_as_one_and_go_with_their_pod() {
