@@ -6,13 +6,16 @@ use super::OVERHEAD;
 use crate::link_settings::{set_ipv6, set_link};
 use crate::rules::{TUNNEL, TUNNELS};
 use crate::{Sandbox, SandboxOptions, SandboxSpec, Sandboxes};
+use agent_proxy::{Key, Known, Rules, Service, Slice};
 use agent_sys::namespace::{self, Kind, hold, in_new, release};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::links::{LOOPBACK, Links, Mac, Route, VethPair};
+use serde_json::json;
 use std::fs::File;
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -34,6 +37,8 @@ struct Ends {
     gateway: IpAddr,
     /// The machine's address on the segment.
     machine: IpAddr,
+    /// The address of a service.
+    service: IpAddr,
     /// Any.
     any: IpAddr,
 }
@@ -44,6 +49,10 @@ fn ends(family: Family) -> Ends {
         Family::V6 => ["fd00:0:0:1::5", "fd00::77", "fd00::1", "2001:db8::1", "::"],
     }
     .map(|at| at.parse().unwrap());
+    let service = match family {
+        Family::V4 => IpAddr::from([10, 96, 0, 7]),
+        Family::V6 => IpAddr::from([0xfd00, 0x96, 0, 0, 0, 0, 0, 7]),
+    };
     Ends {
         family,
         ranges: match family {
@@ -54,6 +63,7 @@ fn ends(family: Family) -> Ends {
         own,
         gateway,
         machine,
+        service,
         any,
     }
 }
@@ -104,8 +114,10 @@ impl Far {
             for address in [ends.far_pod, ends.own] {
                 links.add_address(eth0, address, alone).unwrap();
             }
-            links.add_route(&into(eth0, pod)).unwrap();
-            links.fix_neighbour(eth0, pod, other.machines).unwrap();
+            for address in [pod, ends.service] {
+                links.add_route(&into(eth0, address)).unwrap();
+                links.fix_neighbour(eth0, address, other.machines).unwrap();
+            }
         });
         other
     }
@@ -248,6 +260,48 @@ fn pods_of_other_machines_come_by_the_tunnel_or_not_at_all() {
             for far in [&scene.peer, &scene.second, &scene.stranger] {
                 let claimed = far.socket(scene.ends.own);
                 assert!(!arrives(&claimed, &pod, scene.at, false), "{}", far.link);
+            }
+        });
+    }
+}
+
+/// Leads callers of the service to a pod.
+fn serve(service: IpAddr, pod: IpAddr) {
+    let ports = json!([{"name": "udp", "protocol": "UDP", "port": PORT}]);
+    let object = json!({"metadata": {"namespace": "shop", "name": "web"}, "spec": {
+        "clusterIP": service, "clusterIPs": [service], "ports": ports,
+    }});
+    let service = Service::read(serde_json::from_value(object).unwrap());
+    let object = json!({
+        "metadata": {"labels": {"kubernetes.io/service-name": "web"}},
+        "addressType": "IPv4", "ports": ports, "endpoints": [{"addresses": [pod]}],
+    });
+    let slice = Slice::read(serde_json::from_value(object).unwrap()).unwrap();
+    let key = Arc::new(Key {
+        namespace: "shop".to_owned(),
+        name: "web".to_owned(),
+    });
+    let known = Known {
+        services: Some([(Arc::clone(&key), Arc::new(service))].into()),
+        slices: Some([(key, Arc::new(slice))].into()),
+        ..Known::default()
+    };
+    Rules::default().apply(&Arc::new(known), "n1", &[]).unwrap();
+}
+
+#[test]
+fn no_service_lets_in_from_elsewhere_what_has_an_address_of_this_machines_range() {
+    for tunnel in [true, false] {
+        scene(tunnel, |scene| {
+            let pod = scene.pod(|| UdpSocket::bind((scene.ends.any, PORT)).unwrap());
+            let service = scene.ends.service;
+            serve(service, scene.at);
+            let peer = scene.peer.socket(scene.ends.far_pod);
+            assert!(arrives(&peer, &pod, service, true), "a pod elsewhere");
+            // A policy would take it for the pod that has the address here.
+            for far in [&scene.peer, &scene.second, &scene.stranger] {
+                let claimed = far.socket(scene.ends.own);
+                assert!(!arrives(&claimed, &pod, service, false), "{}", far.link);
             }
         });
     }
