@@ -16,6 +16,7 @@ pub(crate) const UDP: u8 = 17;
 pub(crate) const TOO_LARGE: &[u8] = &[3, 4];
 pub(crate) const TOO_LARGE_V6: &[u8] = &[2];
 const DNS_PORT: u16 = 53;
+const DHCP_SERVER_PORT: u16 = 67;
 /// The machine's loopback link.
 pub(crate) const OWN_LINK: &str = "lo";
 
@@ -44,6 +45,16 @@ pub(crate) fn to_a_pod() -> Vec<Step> {
 
 /// Matches packets of `protocol` whose port at `offset` is that of DNS.
 pub(crate) fn of_names(protocol: u8, offset: u32) -> Vec<Step> {
+    at_port(protocol, offset, DNS_PORT)
+}
+
+/// Matches packets to a DHCP server.
+pub(crate) fn to_a_dhcp_server() -> Vec<Step> {
+    at_port(UDP, DESTINATION_PORT, DHCP_SERVER_PORT)
+}
+
+/// Matches packets of `protocol` whose port at `offset` is this one.
+fn at_port(protocol: u8, offset: u32, port: u16) -> Vec<Step> {
     vec![
         Step::LoadProtocol(0),
         Step::Is(0, vec![protocol]),
@@ -52,7 +63,7 @@ pub(crate) fn of_names(protocol: u8, offset: u32) -> Vec<Step> {
             length: 2,
             to: 0,
         },
-        Step::Is(0, DNS_PORT.to_be_bytes().to_vec()),
+        Step::Is(0, port.to_be_bytes().to_vec()),
     ]
 }
 

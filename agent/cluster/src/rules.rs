@@ -3,13 +3,14 @@
 //!
 //! - `from-pods`: a packet from a pod's veth pair is dropped unless it carries the pod's own
 //!   address, and a packet from elsewhere if it carries an address of this node's range: services
-//!   let in callers from anywhere, and policies know callers by their addresses. Packets to an address of the set `machines` go through the chain `to-machines`. Pods
-//!   may not reach the machine's loopback addresses, although veth pairs accept those, so that the
-//!   machine's own programs can call pods from there. Nor may they reach link-local addresses and
-//!   those of cloud metadata services and agents, except for DNS (port 53): these hand out the
-//!   identity and user-data of the machine that asks. Pods on the machine's network count as the
-//!   machine here. DNS queries to the node's name server and its answers (`own-answers`) are not
-//!   tracked, so that names are answered also when the connection table is full.
+//!   let in callers from anywhere, and policies know callers by their addresses. Packets to an
+//!   address of the set `machines` go through the chain `to-machines`. Pods may not reach the
+//!   machine's loopback addresses, although veth pairs accept those, so that the machine's own
+//!   programs can call pods from there. Nor may they reach link-local addresses and those of cloud
+//!   metadata services and agents, except for DNS (port 53): these hand out the identity and user-
+//!   data of the machine that asks. Pods on the machine's network count as the machine here. DNS
+//!   queries to the node's name server and its answers (`own-answers`) are not tracked, so that
+//!   names are answered also when the connection table is full.
 //! - `by-connection`: services lead to no address of the set `machines`, except for the machine's
 //!   own programs. ICMP errors of pods go through the chain `errors`: the kernel, and with it every
 //!   NetworkPolicy, judges an error by the connection of the packet that it quotes, never by its
@@ -25,6 +26,8 @@
 //!   tunnel only, which has authenticated the sender.
 //! - `into-the-tunnel`, there too: what the machine itself sends to their pods gets its address in
 //!   its own pod range as the source.
+//! - `to-dhcp-servers`: packets to DHCP servers outside of the cluster are dropped where a pod
+//!   sends them or a service leads to them, before they would leave with the machine's address.
 //! - `outside`: what pods send out of the cluster gets the machine's address, since routers outside
 //!   have no route to a pod.
 //!
@@ -40,7 +43,8 @@ use crate::address::gateway;
 use crate::machine_only::{loopback, machine_only, machines};
 use crate::rule_steps::{
     DESTINATION_PORT, ICMP, ICMP_V6, OWN_LINK, SOURCE_PORT, TCP, TOO_LARGE, TOO_LARGE_V6, UDP,
-    elsewhere, end, from_a_pod, has, mask, not_by, not_of_tunnel, of_names, of_tunnel, to_a_pod,
+    elsewhere, end, from_a_pod, has, mask, not_by, not_of_tunnel, of_names, of_tunnel,
+    to_a_dhcp_server, to_a_pod,
 };
 use agent_proxy::table::{LEAVES_AS_NODE, POD_LINKS};
 use agent_sys::netlink::Family;
@@ -168,6 +172,7 @@ pub fn all(
     if forwarding.tunnel {
         changes.extend(rules.as_the_node());
     }
+    changes.extend(rules.to_dhcp_servers());
     changes.extend(rules.outside());
     changes
 }
@@ -541,6 +546,33 @@ impl Rules {
         if forwarding.kubernetes_only {
             rules.push(with(&[end(Verdict::Drop)]));
         }
+        rules
+    }
+
+    /// A server of DHCP answers the machine at one port, whichever port it was asked from (RFC
+    /// 2131, section 4.1). Where a pod's datagram had left for the server with the machine's
+    /// address and this port, the kernel would give the pod the server's answers, and the machine
+    /// would lose its lease. By such datagrams a pod would also speak of the lease in the machine's
+    /// place.
+    fn to_dhcp_servers(&self) -> Vec<Change> {
+        if self.family == Family::V6 {
+            return Vec::new();
+        }
+        let name = "to-dhcp-servers";
+        let with = |when: Vec<Step>, what: Vec<Step>| rule(name, &[to_a_dhcp_server(), when, what]);
+        let accept = || vec![Step::Verdict(Verdict::Accept)];
+        let by_a_service = has(Step::LoadStatus(0), DESTINATION_CHANGED);
+        let mut rules = vec![
+            chain(name, ChainKind::Nat, Hook::Postrouting, FIRST_SOURCE_NAT),
+            with(to_a_pod(), accept()),
+        ];
+        rules.extend(self.sizes.iter().map(|prefix| {
+            let destination = self.family.destination_offset();
+            with(self.of_a_peer(destination, *prefix), accept())
+        }));
+        let own = self.own.iter();
+        rules.extend(own.map(|range| with(self.from(*range), end(Verdict::Drop))));
+        rules.push(with(by_a_service, end(Verdict::Drop)));
         rules
     }
 

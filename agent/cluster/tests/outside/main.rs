@@ -1,6 +1,8 @@
 //! Callers from beyond a link of the machine: which source a pod sees of them, and what they reach
 //! while an agent starts anew. The machine and its neighbour are network namespaces. Needs root.
 
+mod leases;
+
 use agent_cluster::{Peer, Sandbox, SandboxOptions, SandboxSpec, Sandboxes};
 use agent_proxy::{HostPort, Key, Known, Protocol, Rules, Service, ServiceRange, Slice};
 use agent_sys::namespace::{self, Kind, hold, in_new, release};
