@@ -11,10 +11,11 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
+use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 /// Time for the answer of one server.
@@ -50,6 +51,9 @@ struct CachedAnswer {
     seconds: u32,
 }
 
+/// What is asked of servers at the time, and the place of its answer.
+type UnderWay = HashMap<Asked, Arc<OnceCell<Message>>>;
+
 /// Asks upstream DNS servers, and caches their answers.
 #[derive(Debug)]
 pub(super) struct Forwarder {
@@ -58,6 +62,10 @@ pub(super) struct Forwarder {
     own: Vec<IpAddr>,
     stub_domains: Vec<StubDomain>,
     kept: Mutex<HashMap<Asked, CachedAnswer>>,
+    /// Each question is asked once at a time: of many equal ones, a forged answer would have to
+    /// guess the port and number of any, and one client asks as many as it likes (RFC 5452,
+    /// section 5).
+    under_way: Mutex<UnderWay>,
     /// Servers that did not answer when they were asked last, and when that was.
     resting: Mutex<HashMap<SocketAddr, Instant>>,
 }
@@ -73,11 +81,13 @@ impl Forwarder {
             own,
             stub_domains,
             kept: Mutex::default(),
+            under_way: Mutex::default(),
             resting: Mutex::default(),
         }
     }
 
-    /// Resolves a name upstream; an upstream failure becomes SERVFAIL.
+    /// Resolves a name upstream; an upstream failure becomes SERVFAIL. Who asks what is under way
+    /// gets the same answer, whose id and question may be another client's.
     pub(super) async fn ask(&self, question: &Question, name: &Name) -> Message {
         let asked = Asked {
             name: name.to_lowercase(),
@@ -86,11 +96,25 @@ impl Forwarder {
         if let Some(found) = self.remembered(&asked) {
             return found;
         }
-        for server in self.in_order(self.servers(name), Instant::now()) {
-            match timeout(PATIENCE, exchange(server, &asked)).await {
+        let place = Arc::clone(self.under_way().entry(asked.clone()).or_default());
+        let answer = place.get_or_init(|| self.ask_servers(question, &asked));
+        let answer = answer.await.clone();
+        let mut under_way = self.under_way();
+        if under_way
+            .get(&asked)
+            .is_some_and(|other| Arc::ptr_eq(other, &place))
+        {
+            under_way.remove(&asked);
+        }
+        answer
+    }
+
+    async fn ask_servers(&self, question: &Question, asked: &Asked) -> Message {
+        for server in self.in_order(self.servers(&asked.name), Instant::now()) {
+            match timeout(PATIENCE, exchange(server, asked)).await {
                 Ok(Ok(answer)) => {
                     self.resting().remove(&server);
-                    self.remember(asked, &answer);
+                    self.remember(asked.clone(), &answer);
                     return answer;
                 }
                 Ok(Err(error)) => {
@@ -103,7 +127,12 @@ impl Forwarder {
         question.answer(ResponseCode::ServFail)
     }
 
-    fn resting(&self) -> std::sync::MutexGuard<'_, HashMap<SocketAddr, Instant>> {
+    fn under_way(&self) -> MutexGuard<'_, UnderWay> {
+        let under_way = self.under_way.lock();
+        under_way.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn resting(&self) -> MutexGuard<'_, HashMap<SocketAddr, Instant>> {
         self.resting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -162,7 +191,7 @@ impl Forwarder {
         named.collect()
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, HashMap<Asked, CachedAnswer>> {
+    fn kept(&self) -> MutexGuard<'_, HashMap<Asked, CachedAnswer>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

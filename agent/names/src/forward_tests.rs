@@ -155,6 +155,30 @@ fn what_a_server_says_is_remembered_also_that_there_is_nothing() {
 }
 
 #[test]
+fn what_many_ask_at_once_is_asked_of_a_server_once() {
+    forwarding("nameserver 127.0.0.2\n", |forwarder| async move {
+        let log = Log::default();
+        serve("127.0.0.2", &log).await;
+        // Also where the answer is not kept.
+        for (label, answer) in [
+            ("there", FOUND),
+            ("unsaid", (ResponseCode::NXDomain, 0)),
+            ("broken", FAILED),
+        ] {
+            let other = label.to_uppercase();
+            let all = tokio::join!(
+                ask(&forwarder, label),
+                ask(&forwarder, &other),
+                ask(&forwarder, label)
+            );
+            assert_eq!(all, (answer, answer, answer), "{label}");
+            assert_eq!(log.take().len(), 1, "{label}");
+        }
+        assert!(forwarder.under_way().is_empty());
+    });
+}
+
+#[test]
 fn an_answer_that_was_cut_is_asked_for_by_tcp() {
     forwarding("nameserver 127.0.0.2\n", |forwarder| async move {
         let log = Log::default();
