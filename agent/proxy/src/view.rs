@@ -18,6 +18,8 @@ use tokio::sync::watch;
 const AFFINITY_SECONDS: u32 = 10_800;
 /// The label of a slice that names its service.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// The type of slices that hold names of hosts in the place of addresses.
+const OF_NAMES: &str = "FQDN";
 /// The label of a node that names its zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
 /// The label of a service, or of a slice of one, whose names alone are served (upstream's).
@@ -354,6 +356,10 @@ impl Slice {
     /// What the node needs of an object; none where it names no service, holds no addresses, or has
     /// longer lists than the API takes.
     pub fn read(slice: EndpointSlice) -> Option<Self> {
+        // A name may read as an address, which the API has then not checked as one.
+        if slice.address_type == OF_NAMES {
+            return None;
+        }
         let ports = slice.ports.as_ref().map_or(0, Vec::len);
         let endpoints = slice.endpoints.as_ref().map_or(0, Vec::len);
         if ports > MOST_PORTS || endpoints > MOST_ENDPOINTS {

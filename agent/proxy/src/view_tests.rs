@@ -50,3 +50,16 @@ fn of_a_slice_and_a_node_no_longer_lists_are_read_than_the_api_takes() {
     let node = Node::read(serde_json::from_value(node).unwrap());
     assert_eq!((node.addresses.len(), node.ranges.len()), (16, 16));
 }
+
+#[test]
+fn a_name_in_a_slice_is_no_address_also_where_it_reads_as_one() {
+    let read = |kind: &str| {
+        let slice = json!({
+            "metadata": {"labels": {SERVICE_NAME: "web"}}, "addressType": kind,
+            "ports": ports(1), "endpoints": [{"addresses": ["127.0.0.1"]}],
+        });
+        Slice::read(serde_json::from_value(slice).unwrap())
+    };
+    assert!(read("IPv4").is_some());
+    assert_eq!(read("FQDN"), None);
+}
