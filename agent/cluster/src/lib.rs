@@ -24,6 +24,7 @@
 
 pub mod address;
 mod error;
+mod flows;
 mod ledger;
 mod link_settings;
 mod machine_only;

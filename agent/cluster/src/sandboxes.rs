@@ -2,6 +2,7 @@
 
 use crate::address::gateway;
 use crate::error::Error;
+use crate::flows;
 use crate::ledger::Ledger;
 use crate::link_settings::{pass_on, set_ipv6, set_link};
 use crate::namespaces::{make_memory, make_namespaces};
@@ -17,6 +18,7 @@ use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{Change, Filter};
 use agent_sys::netlink::links::{Links, Route, VethPair};
 use agent_sys::netlink::wireguard::{Key, Range};
+use config_errors::chain;
 use config_model::defaults::MAX_PODS;
 use config_model::format::Cidr;
 use std::collections::{BTreeMap, BTreeSet};
@@ -297,13 +299,22 @@ impl Sandboxes {
             .collect()
     }
 
-    /// Removes a pod's sandbox and gives its addresses and ids back. Namespaces live on as long as
-    /// a process is in them.
+    /// Removes a pod's sandbox and the flows of datagrams that it began, and gives its addresses
+    /// and ids back. Namespaces live on as long as a process is in them.
     ///
     /// # Errors
     /// If something can't be removed; to be tried again.
     pub fn remove(&self, uid: &str) -> Result<(), Error> {
         self.clear(uid)?;
+        let addresses = lock(&self.ledger).table.of(uid).map(<[IpAddr]>::to_vec);
+        // After its link, so that none begins again. A kernel that lists no flows keeps no pod.
+        if let Err(error) = flows::forget(&addresses.unwrap_or_default()) {
+            tracing::warn!(
+                pod = uid,
+                error = chain(&error),
+                "cannot delete UDP conntrack entries of a pod that is gone"
+            );
+        }
         lock(&self.ledger).change(|table| {
             let had = table.take_back(uid);
             Ok(((), had))

@@ -2,6 +2,7 @@
 //! while an agent starts anew. The machine and its neighbour are network namespaces. Needs root.
 
 mod leases;
+mod reused;
 
 use agent_cluster::{Peer, Sandbox, SandboxOptions, SandboxSpec, Sandboxes};
 use agent_proxy::{HostPort, Key, Known, Protocol, Rules, Service, ServiceRange, Slice};
