@@ -90,9 +90,8 @@ fn few_rules_match_every_packet() {
         assert_eq!(of("through").iter().position(looks), Some(1));
         assert!(of("through")[1].ends_with(&[Step::Verdict(Verdict::Accept)]));
         for chain in [BY_CONNECTION, "own-answers"] {
-            let named = |steps: &Vec<Step>| {
-                matches!(steps[0], Step::LoadInName(_) | Step::LoadOutName(_))
-            };
+            let named =
+                |steps: &Vec<Step>| matches!(steps[0], Step::LoadInName(_) | Step::LoadOutName(_));
             assert!(!of(chain).iter().any(named), "{chain}");
         }
     }

@@ -92,7 +92,9 @@ pub fn mount_fault(wanted: &[ExpectedMount], mounts: &[Mounted]) -> Option<Strin
         }
         let is_whole = all.iter().any(|one| one.is_of(mounted));
         if is_whole && is_reserved(&mounted.point) && is_astray(&all, mounted) {
-            return Some(format!("a symbolic link led the mount of a volume to {place}"));
+            return Some(format!(
+                "a symbolic link led the mount of a volume to {place}"
+            ));
         }
         // A volume may be writable at as many places as its pod asks for, and no more.
         let allowed = |one: &&&ExpectedMount| refuses(mounted.limits, one.limits, is_whole);

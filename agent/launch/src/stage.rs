@@ -225,7 +225,10 @@ mod tests {
     fn a_pod_has_no_more_mounts_of_the_machines_own_than_leave_room_to_others() {
         let fault = |memory: usize, images: usize, others: usize| {
             let of = |count: usize, source: Value| vec![source; count];
-            let memory = of(memory, json!({"name": "v", "emptyDir": {"medium": "Memory"}}));
+            let memory = of(
+                memory,
+                json!({"name": "v", "emptyDir": {"medium": "Memory"}}),
+            );
             let images = of(images, json!({"name": "v", "image": {"reference": "i"}}));
             let others = of(others, json!({"name": "v", "emptyDir": {}}));
             let volumes = [memory, images, others].concat();

@@ -83,8 +83,7 @@ pub(crate) fn run(args: &RecoverStateArgs) -> Result<()> {
          release key from security version {} on, {settings}.\nNext: put the disk into the board, give it the master's user-data and power \
          it on; then name its endorsement key in its Machine:\n  kubectl patch machine MASTER --type=merge -p \
          '{{\"spec\":{{\"ek\":{{\"hashes\":[\"{hash}\"]}}}}}}'",
-        header.generation,
-        image.floor,
+        header.generation, image.floor,
     ));
     Ok(())
 }

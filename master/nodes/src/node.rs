@@ -158,10 +158,8 @@ pub fn state(machine: &Machine) -> MachineState {
     let is_bound = status.is_some_and(|status| status.bound_ek.is_some());
     let is_replaced = is_bound && machine.binding().is_none();
     let ek = &spec.ek;
-    let may_lack_tpm = spec.insecure_no_tpm
-        && ek.hashes.is_empty()
-        && ek.issuers.is_empty()
-        && ek.seen.is_empty();
+    let may_lack_tpm =
+        spec.insecure_no_tpm && ek.hashes.is_empty() && ek.issuers.is_empty() && ek.seen.is_empty();
     let needs_tpm = state == MachineState::Unproven && !may_lack_tpm;
     if spec.retired || is_replaced || needs_tpm {
         return MachineState::Untrusted;

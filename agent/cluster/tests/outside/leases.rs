@@ -46,7 +46,11 @@ fn no_pod_and_no_service_takes_what_a_server_of_dhcp_answers_the_machine() {
         let tries = [
             (&own, (neighbour, SERVER_PORT), "a pod's own datagram"),
             (&own, (at("10.96.0.186"), 80), "by the service"),
-            (&stranger, (node, 30_086), "by the service's port of the node"),
+            (
+                &stranger,
+                (node, 30_086),
+                "by the service's port of the node",
+            ),
         ];
         for (from, to, what) in tries {
             from.send_to(b"theirs", to).expect("it is sent");

@@ -213,9 +213,7 @@ async fn a_node_is_tainted_once_its_machine_is_replaced_another_node_or_gone() {
     let cluster = cluster().await;
     let hash = |byte: &str| format!("sha256:{}", byte.repeat(32));
     let (board, other) = (hash("01"), hash("02"));
-    let machine = |name: &str| {
-        json!({"metadata": {"name": name}, "spec": {"role": "worker", "ek": {"hashes": [board]}}})
-    };
+    let machine = |name: &str| json!({"metadata": {"name": name}, "spec": {"role": "worker", "ek": {"hashes": [board]}}});
     let proved = |ek: &str| json!({"state": "Trusted", "boundEk": ek});
     for name in ["replaced", "renamed", "gone"] {
         cluster.make::<Machine>(machine(name)).await;
