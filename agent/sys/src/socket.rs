@@ -116,7 +116,7 @@ pub fn bind_ahead(address: std::net::SocketAddr) -> Result<Bound> {
 
 /// Keeps the port of a socket for datagrams, which is bound, from all who would bind it after this
 /// one. Of two sockets that share an address (`SO_REUSEADDR`, socket(7)) the newer one gets all
-/// datagrams, whoever opened it, and a pod on the machine's network can open one.
+/// datagrams, no matter who opened it, and a pod on the machine's network can open one.
 fn share_no_more(datagrams: &OwnedFd, subject: &str) -> Result<()> {
     setsockopt(datagrams, sockopt::ReuseAddr, &false).at("keep for itself", subject)
 }

@@ -175,7 +175,7 @@ fn image(args: &RecoverStateArgs) -> Result<Image> {
     if settings.is_none() && !args.any_secure_boot {
         return fault(
             "it is of an image without keys for Secure Boot",
-            "name the release of one with keys, or give --any-secure-boot: whoever has the board before the master's first start there \
+            "name the release of one with keys, or give --any-secure-boot: anyone who has the board before the master's first start there \
              can then read its keys",
         );
     }
