@@ -97,6 +97,8 @@ pub(crate) fn compile() -> Outcome<Vec<Program>> {
         "--all-targets",
         "--no-run",
         "--locked",
+        // A fault in one room hides none in another.
+        "--no-fail-fast",
     ]);
     // The only default feature of the workspace is the master's allocator.
     command.arg("--no-default-features");
