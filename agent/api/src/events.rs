@@ -334,12 +334,14 @@ pub async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
         });
         series.count = series.count.saturating_add(1);
         let written = {
-            let writing = timeout(LONGEST_TRY, write_one(&*api, &news, series, &source));
-            let mut writing = pin!(writing);
+            let mut sending = pin!(timeout(
+                LONGEST_TRY,
+                write_one(&*api, &news, series, &source)
+            ));
             loop {
                 // Cancel-safe: the write is kept outside, and an event is received or not.
                 tokio::select! {
-                    written = &mut writing => break written,
+                    written = &mut sending => break written,
                     Some(more) = queue.receiver.recv() => waiting.add(more),
                 }
             }
