@@ -114,7 +114,9 @@ impl KeyList {
         let encode = |_opaque| Error::Key("the list of kept keys cannot be encoded");
         let mut list = self.clone();
         list.keys.remove(ROOT_KEY);
-        roots.iter().for_each(|root| list.allow(ROOT_KEY, root));
+        for root in roots {
+            list.allow(ROOT_KEY, root);
+        }
         let list = serde_json::to_string(&list).map_err(encode)?;
         let message = [CONTEXT, list.as_bytes()].concat();
         let sign = |key: &KeyPair| {
