@@ -1,5 +1,5 @@
-//! The address ranges of `ipBlock` peers, less their exceptions, as disjoint ranges of the packet
-//! filter (pure).
+//! Computes the address ranges of `ipBlock` peers, without their exceptions, as disjoint nftables
+//! ranges (pure).
 
 use crate::model::PolicyPeer;
 use agent_cluster::address;

@@ -1,9 +1,9 @@
-//! The rules of one policy, as chains of the packet filter (pure): one for each side, and for each
-//! set of named ports that pods selected by it have.
+//! Writes the rules of one policy as nftables chains (pure): one for each side, and for each set of
+//! named ports that pods selected by it have.
 //!
-//! A policy of a mebibyte may name thousands of peers and thousands of ports, and each pair of them
-//! means something. So nothing is made for pairs: the sets of a rule share its peers, whose digest
-//! is made once, and beyond [`MAX_BYTES`] no rule is written.
+//! A policy of a mebibyte may name thousands of peers and thousands of ports, and it allows each
+//! pair of them. So nothing is computed for pairs: the sets of a rule share its peers, whose digest
+//! is computed once, and beyond [`MAX_BYTES`] no rule is written.
 
 use crate::blocks::blocks;
 use crate::budget::MAX_BYTES;
@@ -24,9 +24,9 @@ const ADDRESS: u32 = 0;
 /// Which end of the connection the pod of this node is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Side {
-    /// It answers.
+    /// The server.
     Ingress,
-    /// It began.
+    /// The client.
     Egress,
 }
 
@@ -40,17 +40,17 @@ impl Side {
     }
 }
 
-/// What was made of a policy.
+/// A policy, and the chains written for it.
 #[derive(Debug)]
 pub(crate) struct Made {
     pub(crate) policy: Arc<Policy>,
-    /// What the chains of each side are made from.
+    /// What the chains of each side are written from.
     pub(crate) asked: BTreeMap<Side, Asked>,
     pub(crate) branches: Vec<Branch>,
 }
 
 impl Made {
-    /// Nothing yet.
+    /// Without chains yet.
     pub(crate) fn of(policy: &Arc<Policy>) -> Self {
         Self {
             policy: Arc::clone(policy),
@@ -60,19 +60,19 @@ impl Made {
     }
 }
 
-/// What a policy's rules of one side ask for, whichever pod they are for.
+/// What is the same for all pods in a policy's rules for one side.
 #[derive(Debug)]
 pub(crate) struct Asked {
-    /// The other ends, for each rule.
+    /// The peers of each rule, in order.
     pub(crate) ends: Vec<Ends>,
-    /// Names of ports of the pod; those of other pods are in sets.
+    /// Port names that each pod resolves by itself; those of other pods are in sets.
     names: BTreeSet<String>,
-    /// The rules and their ports, of which each chain is written.
+    /// The number of rules and of their ports: the work to write a chain.
     pub(crate) entries: usize,
 }
 
 impl Asked {
-    /// What the rules of a policy in this namespace ask for.
+    /// Reads the rules of a policy in this namespace.
     pub(crate) fn of(family: Family, namespace: &str, rules: &[Rule], side: Side) -> Self {
         let names = rules.iter().flat_map(|rule| &rule.ports);
         let names = names.filter_map(|(_, ports)| match ports {
@@ -88,7 +88,7 @@ impl Asked {
         }
     }
 
-    /// The named ports of a pod that the rules ask for.
+    /// The named ports of a pod that the rules name.
     pub(crate) fn ports_of(&self, pod: &Pod) -> Vec<NamedPort> {
         let own = pod.ports.iter();
         let own = own.filter(|port| self.names.contains(&port.name));
@@ -101,7 +101,7 @@ impl Asked {
 pub(crate) struct Peers {
     pub(crate) digest: Arc<str>,
     pub(crate) list: Arc<[PolicyPeer]>,
-    /// The ranges of those that are blocks.
+    /// The ranges of the `ipBlock` peers.
     blocks: Arc<Set>,
 }
 
@@ -114,7 +114,7 @@ impl Peers {
         }
     }
 
-    /// The ranges of those that are blocks, disjoint and in order.
+    /// The ranges of the `ipBlock` peers, disjoint and in order.
     pub(crate) fn ranges(&self) -> &[AddressRange] {
         match &*self.blocks {
             Set::Ranges(ranges) => ranges,
@@ -130,13 +130,13 @@ impl Peers {
     }
 }
 
-/// The other ends of a rule.
+/// The peers of a rule, and how to match them.
 #[derive(Debug)]
 pub(crate) struct Ends {
     peers: Peers,
-    /// Steps that hold where the other end is one of these, in as many ways as it takes.
+    /// Steps that match these peers; each list of steps becomes a rule.
     steps: Rules,
-    /// The sets that these ask.
+    /// The sets that the steps look up.
     sets: Vec<(Arc<str>, Content)>,
 }
 
@@ -166,7 +166,8 @@ impl Ends {
             sets.push((named("pods", &pods.digest), Content::Pods(pods)));
         }
         if !all.ranges().is_empty() {
-            // Of pairs, so that the set's name does not follow from the names of a type and fields.
+            // Of pairs, so that the set's name does not depend on the names of a type and its
+            // fields.
             let pairs = all.ranges().iter().map(|range| (range.first, range.last));
             let name = named("block", &format!("{:?}", pairs.collect::<Vec<_>>()));
             sets.push((name, Content::Ranges(Arc::clone(&all.blocks))));
@@ -188,17 +189,17 @@ impl Ends {
 pub(crate) struct Branch {
     pub(crate) name: Arc<str>,
     pub(crate) rules: Arc<Rules>,
-    /// In the order of the rules that ask them, so that those with the same peers are together.
+    /// In the order of the rules that look them up, so that those with the same peers are adjacent.
     pub(crate) sets: Vec<(Arc<str>, Content)>,
 }
 
 /// What a set holds.
 #[derive(Debug, Clone)]
 pub(crate) enum Content {
-    /// Addresses of pods that some of these mean; there are some.
+    /// Addresses of pods that one of these peers selects; the list is not empty.
     Pods(Peers),
-    /// Ports of this name and protocol at pods that some of these mean, or at all pods where there
-    /// are none.
+    /// Ports of this name and protocol of pods that one of these peers selects; of all pods if the
+    /// list is empty.
     NamedPort(Peers, String, u8),
     /// These ranges.
     Ranges(Arc<Set>),
@@ -215,12 +216,13 @@ impl Content {
 }
 
 impl Branch {
-    /// The name of a policy's chain for one side of pods that have these of its named ports.
+    /// The name of a policy's chain for one side, for pods that have these of its named ports.
     pub(crate) fn name_of(key: &Key, side: Side, ports: &[NamedPort]) -> Arc<str> {
         named("policy", &(key, side, ports))
     }
 
-    /// The chain of this name of a policy whose rules for this side are these, and have these ends.
+    /// Writes the chain `name` with a policy's `rules` for this side; `ends` has their peers, in
+    /// order.
     pub(crate) fn new(
         family: Family,
         name: Arc<str>,
@@ -247,11 +249,11 @@ struct Writer<'a> {
     side: Side,
     /// The numbers of the named ports of the pods that the rules are for.
     ports: HashMap<(&'a str, u8), Vec<u16>>,
-    /// The rules, in their order, and what they take.
+    /// The rules written so far: as a set, in order, and their bytes in the message.
     seen: HashSet<Vec<Step>>,
     written: Rules,
     bytes: usize,
-    /// The sets that the rules ask.
+    /// The sets that the rules look up.
     sets: Vec<(Arc<str>, Content)>,
 }
 
@@ -274,25 +276,25 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Whether there is one rule too many: the namespace is closed, and what comes behind is not
-    /// looked at.
+    /// Whether the rules exceed what a namespace can take: it is closed then, and the remaining
+    /// rules are skipped.
     fn is_over(&self) -> bool {
         self.bytes > MAX_BYTES
     }
 
-    /// What a policy's rule lets through, as rules of the packet filter: one for each way to name
-    /// the other end, times one for each port.
+    /// Writes nftables rules for what a policy's rule allows: one for each pair of a way to match
+    /// the peers and a range of ports.
     fn rule(&mut self, rule: &Rule, ends: &Ends) {
         let mut written = false;
         if rule.ports.is_empty() {
             written = self.at_ends(ends, &[]);
         }
-        let mut told = HashSet::new();
+        let mut seen = HashSet::new();
         for (protocol, ports) in &rule.ports {
             if self.is_over() {
                 return;
             }
-            if !told.insert((*protocol, ports)) {
+            if !seen.insert((*protocol, ports)) {
                 continue;
             }
             let numbers = match (ports, self.side) {
@@ -317,7 +319,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes a rule for each way to name the other end, with these steps; true if any is new.
+    /// Writes a rule for each way to match the peers, followed by these steps; true if any is new.
     fn at_ends(&mut self, ends: &Ends, steps: &[Step]) -> bool {
         let mut written = false;
         for end in &ends.steps {
@@ -326,7 +328,7 @@ impl<'a> Writer<'a> {
         written
     }
 
-    /// Writes a rule that holds where the other end is one of these and its port has the name.
+    /// Writes a rule that matches the ports with this name of these peers.
     fn at_named(&mut self, peers: &Peers, name: &str, protocol: u8) {
         let set = named("ports", &(&*peers.digest, name, protocol));
         let steps = vec![
@@ -341,8 +343,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes a rule that lets through what these steps hold for; false if there is one, or there
-    /// are too many.
+    /// Writes a rule that accepts what these steps match; false if it exists, or the rules are too
+    /// many.
     fn write(&mut self, mut steps: Vec<Step>) -> bool {
         steps.push(Step::Verdict(Verdict::Accept));
         if self.is_over() || !self.seen.insert(steps.clone()) {
@@ -362,7 +364,7 @@ impl<'a> Writer<'a> {
         self.protocol() + 1
     }
 
-    /// Steps that hold for these ports of a protocol.
+    /// Steps that match these ports of a protocol.
     fn at(&self, protocol: u8, first: u16, last: u16) -> Vec<Step> {
         let port = self.port();
         let mut steps = vec![

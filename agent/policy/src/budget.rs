@@ -1,10 +1,10 @@
-//! How the namespaces with pods on this node share the packet filter (pure).
+//! Divides the nftables table among the namespaces with pods on this node (pure).
 //!
-//! The table is one message to the kernel, of limited size ([`MAX_BATCH`]). A table that is
-//! larger would keep everyone's policies, and every new pod, from coming into force. So no
-//! namespace takes more than a third of it, and where all together take too much, the heaviest are
-//! closed until the others fit ([`Lightest`]). The work of it is shared in the same way, as a
-//! policy of few bytes may ask for each pod of the cluster to be compared with each of its peers.
+//! The table is one message to the kernel, of limited size ([`MAX_BATCH`]). A table that is larger
+//! would keep everyone's policies, and every new pod, from coming into force. So no namespace takes
+//! more than a third of it, and if all together take too much, those that take most are closed
+//! until the others fit ([`Lightest`]). The work to compute the table is shared in the same way,
+//! since a small policy may require each pod of the cluster to be compared with each of its peers.
 
 use crate::table::{Rules, Set};
 use agent_sys::netlink::filter::MAX_BATCH;
@@ -12,10 +12,9 @@ use agent_sys::netlink::links::octets;
 use agent_sys::netlink::weight;
 use config_limits::Lightest;
 
-/// Bytes of the message that are not of any namespace's policies: what never changes, and the chain
-/// of closed pods.
+/// Bytes of the message that belong to no namespace: the fixed part, and the chain of closed pods.
 const FRAME: usize = 8 << 10;
-/// Bytes for a pod: what leads to its chains, and its place among those that are known.
+/// Bytes for a pod: its entries in the maps to its chains, and in the sets of known pods.
 const POD: usize = 320;
 
 /// More bytes than any namespace can take.
@@ -23,7 +22,7 @@ pub(crate) const MAX_BYTES: usize = MAX_BATCH / 3;
 
 /// Comparisons that a table takes at most, if it is made anew: about a second.
 const EFFORT: usize = 1 << 26;
-/// More comparisons than any namespace can take.
+/// Most comparisons that a namespace can take.
 pub(crate) const MAX_EFFORT: usize = EFFORT / 3;
 
 /// Bytes of the message that a chain takes, at most.
@@ -47,7 +46,7 @@ pub(crate) fn of_set(set: &Set) -> usize {
 #[derive(Debug)]
 pub(crate) struct Budget {
     effort: Lightest<String>,
-    /// Of chains alone, while they wait for their sets.
+    /// Bytes of chains alone, before their sets are computed.
     chains: Lightest<String>,
     lightest: Lightest<String>,
 }
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn no_namespace_takes_more_than_a_third_of_the_comparisons_and_the_heaviest_go() {
+    fn no_namespace_takes_more_than_a_third_of_the_comparisons_and_the_heaviest_are_closed() {
         let mut budget = Budget::new(0);
         assert_eq!(budget.strain("c", MAX_EFFORT + 1), ["c"]);
         for open in ["a", "b", "d"] {

@@ -1,5 +1,5 @@
-//! Keeps network policies in force on this node: each pod with a network of its own waits for those
-//! that hold for it before anything of it runs, and is cut off by the packet filter until then.
+//! Keeps NetworkPolicies in force on this node. A pod with a network of its own starts only after
+//! the policies that select it are in force; until then nftables drops its packets.
 
 use crate::model::Pod as Known;
 use crate::{Policies, World};
@@ -20,8 +20,8 @@ const POLL: Duration = Duration::from_millis(500);
 /// Pause after the kernel refused.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// The cluster's objects for policies, the pods of this node, and those for which the packet filter
-/// has rules.
+/// The cluster's objects for policies, the pods of this node, and those of them that nftables has
+/// rules for.
 #[derive(Debug, Default)]
 pub struct PolicyKeeper {
     world: View<World>,
@@ -38,8 +38,8 @@ impl PolicyKeeper {
         &self.world
     }
 
-    /// Waits until the policies that hold for a pod are in force; false where that takes too long.
-    /// The pod has its sandbox.
+    /// Waits until the policies that select a pod are in force; false if that takes too long. To be
+    /// called once the pod has its sandbox.
     pub async fn admit(&self, uid: &str, pod: &Pod) -> bool {
         let (_, known) = Known::read(pod.clone());
         let known = Arc::new(known);
@@ -52,18 +52,18 @@ impl PolicyKeeper {
         matches!(tokio::time::timeout(PATIENCE, there).await, Ok(Ok(_)))
     }
 
-    /// The pod has no sandbox any more.
+    /// To be called when the pod's sandbox has been removed.
     pub fn dismiss(&self, uid: &str) {
         self.reported.change(
             |reported| reported.contains_key(uid),
             |reported| drop(reported.remove(uid)),
         );
-        // The pod may have been one of an earlier agent: its address is another's next.
+        // A pod of an earlier agent was never reported, and another pod may get its address next.
         self.in_force.send_if_modified(|uids| uids.remove(uid));
     }
 
-    /// The pods of this node by address, and their uids. The master's word on labels is newer than
-    /// that of the pod's task; of a pod that neither knows nothing is known, and it stays cut off.
+    /// The pods of this node by address, and their uids. Labels from the API are newer than those
+    /// that the pod's task has reported. A pod that is in neither is left out, and stays cut off.
     fn own(
         &self,
         world: &World,
@@ -84,12 +84,11 @@ impl PolicyKeeper {
         (own, uids)
     }
 
-    /// Follows pods, namespaces and policies into the packet filter, until it is dropped. Before
-    /// all three were listed, the filter keeps what an earlier agent put there.
+    /// Applies changes of pods, namespaces and policies to nftables, until it is dropped. Before
+    /// all three have been listed, an earlier agent's table stays.
     pub async fn run(self: Arc<Self>, sandboxes: Arc<Sandboxes>) {
         let (mut world, mut reported) = (self.world.changes(), self.reported.changes());
-        // A node without a range of pod addresses has no such pods, and its packet filter is left
-        // alone.
+        // A node without pod CIDRs has no pods with a network of their own, and needs no table.
         while sandboxes.own_addresses().is_empty() {
             tokio::time::sleep(POLL).await;
         }
@@ -115,7 +114,7 @@ impl PolicyKeeper {
                     tracing::error!(error = chain(&error), "the NetworkPolicy task panicked");
                 }
             }
-            // Cancel-safe: both arms only wait for a change, which stays to be seen.
+            // Cancel-safe: both arms only wait for a change, and none is lost.
             let there = tokio::select! {
                 there = world.changed() => there,
                 there = reported.changed() => there,

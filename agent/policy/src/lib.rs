@@ -39,7 +39,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use table::Table;
 
-/// Keeps the packet filter as policies say. Calls block for a few milliseconds.
+/// Applies NetworkPolicies to nftables. Calls block for a few milliseconds.
 #[derive(Debug, Default)]
 pub struct Policies(Mutex<BTreeMap<Family, State>>);
 

@@ -10,15 +10,15 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Most rules of a policy for a direction, and most peers and ports of a rule. The API takes no
-/// more, and a policy that it took before is not understood: peers and ports multiply.
+/// Most rules of a policy for a direction, and most peers and ports of a rule. The API accepts no
+/// more. A policy with more that was stored earlier is left out, since peers and ports multiply.
 const MOST_RULES: usize = 1000;
 const MOST_PEERS: usize = 1000;
 const MOST_PORTS: usize = 1000;
-/// Most named ports of a pod that count: rules by name do not mean the others.
+/// Most named ports of a pod that count: rules with port names ignore the others.
 const MOST_NAMED_PORTS: usize = 1000;
 
-/// What an object takes beside its own fields: its key, and its places in maps.
+/// Bytes that an object takes besides its own fields: its key, and its entries in maps.
 const PLACES: usize = 256;
 
 /// Labels of an object.
@@ -59,14 +59,14 @@ pub struct Pod {
     pub namespace: String,
     /// Labels.
     pub labels: Labels,
-    /// Its own addresses; none on a machine's network, before it has one, and after its end.
+    /// Its own addresses; none with `hostNetwork`, before it has one, and after it has ended.
     pub addresses: Vec<IpAddr>,
     /// Its ports with names.
     pub ports: Vec<NamedPort>,
 }
 
 impl Pod {
-    /// What the rules need of an object, with its uid.
+    /// Reads what the rules need of an object; returns the pod's uid, too.
     pub fn read(pod: core::Pod) -> (String, Self) {
         let uid = pod.metadata.uid.unwrap_or_default();
         let spec = pod.spec.unwrap_or_default();
@@ -78,7 +78,7 @@ impl Pod {
         let mut addresses: Vec<IpAddr> = addresses.filter_map(|text| text.parse().ok()).collect();
         addresses.sort();
         addresses.dedup();
-        // Of init containers those count that run on beside the others.
+        // Of init containers only sidecars count.
         let beside = spec.init_containers.into_iter().flatten();
         let beside = beside.filter(|one| one.restart_policy.as_deref() == Some("Always"));
         let ports = spec.containers.into_iter().chain(beside);
@@ -103,14 +103,14 @@ impl Pod {
     pub fn bytes(&self) -> usize {
         let ports = self.ports.iter();
         let ports = ports.map(|port| size_of::<NamedPort>() + port.name.len());
-        // An address has a place among those of all pods.
+        // Each address has an entry in the list of all pods' addresses.
         let addresses = self.addresses.len() * (PLACES + size_of::<IpAddr>());
         let fields = size_of::<Self>() + self.namespace.len() + bytes_of(&self.labels);
         PLACES + fields + addresses + ports.sum::<usize>()
     }
 }
 
-/// How a requirement looks at a label's value.
+/// What a requirement wants of a label (`operator` and `values` of `matchExpressions`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Wants {
     /// One of these.
@@ -123,7 +123,7 @@ pub enum Wants {
     Absent,
 }
 
-/// A selector of labels: all its requirements hold. One without any selects everything.
+/// A label selector: all its requirements must hold. One without any selects everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Selector(pub Vec<(String, Wants)>);
 
@@ -182,21 +182,21 @@ impl Selector {
     }
 }
 
-/// The other end of a connection, as a rule names it.
+/// The other end of a connection, as a rule selects it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum PolicyPeer {
     /// Pods.
     Pods {
         /// Their namespaces; `None`: the policy's own.
         namespaces: Option<Selector>,
-        /// Which of the pods there.
+        /// Which pods of these namespaces.
         pods: Selector,
     },
     /// Addresses.
     Block {
-        /// These.
+        /// The range (`ipBlock.cidr`).
         cidr: Cidr,
-        /// But not those.
+        /// Ranges in it that are not selected.
         except: Vec<Cidr>,
     },
 }
@@ -206,9 +206,9 @@ pub enum PolicyPeer {
 pub enum Ports {
     /// All.
     All,
-    /// From one to another, both of them among these.
+    /// From the first to the last, both included.
     Range(u16, u16),
-    /// That of this name at the pod that answers.
+    /// The port with this name of the pod that answers.
     Named(String),
 }
 
@@ -216,7 +216,7 @@ pub enum Ports {
 /// means all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// The other ends; shared by all that is made of them.
+    /// The peers, shared by everything that is computed from them.
     pub peers: Arc<[PolicyPeer]>,
     /// The number of a protocol, and its ports.
     pub ports: Vec<(u8, Ports)>,
@@ -227,11 +227,11 @@ pub struct Rule {
 pub struct Policy {
     /// Its namespace.
     pub namespace: String,
-    /// The pods there for which it holds.
+    /// The pods of its namespace that it selects.
     pub selects: Selector,
-    /// What may come to them; none where it says nothing of that.
+    /// What they may receive; `None` if it does not concern ingress.
     pub ingress: Option<Vec<Rule>>,
-    /// Where they may go; none where it says nothing of that.
+    /// What they may call; `None` if it does not concern egress.
     pub egress: Option<Vec<Rule>>,
     /// Whether its rules are not kept: it can't be decoded or is not understood, or its namespace
     /// takes too much of what the node keeps. Then it selects all pods there, and lets nothing
@@ -245,8 +245,8 @@ impl Policy {
         (Key::of(&policy.metadata), Some(Self::read(policy)))
     }
 
-    /// What the rules need of an object. One that can't be understood, or has longer lists than the
-    /// API takes, lets nothing through to or from any pod of its namespace.
+    /// Reads what the rules need of an object. One that is not understood, or has longer lists than
+    /// the API accepts, lets nothing through to or from any pod of its namespace.
     pub fn read(policy: networking::NetworkPolicy) -> Self {
         let namespace = policy.metadata.namespace.unwrap_or_default();
         let closed = Self::closed(namespace.clone());
@@ -281,7 +281,7 @@ impl Policy {
         understood().unwrap_or(closed)
     }
 
-    /// One of which nothing is known but its namespace: it lets nothing through to or from any pod
+    /// A policy of which only the namespace is known: it lets nothing through to or from any pod
     /// there.
     pub fn closed(namespace: String) -> Self {
         Self {
@@ -293,13 +293,13 @@ impl Policy {
         }
     }
 
-    /// What is kept of it where it is left out: its namespace is closed.
+    /// What is kept of a policy that is left out: it closes its namespace.
     #[must_use]
     pub fn without_content(&self) -> Self {
         Self::closed(self.namespace.clone())
     }
 
-    /// Bytes of memory that it takes, about: with what the packet filter's rules are made from.
+    /// Bytes of memory that it takes, about, with what is kept to compute nftables rules.
     pub fn bytes(&self) -> usize {
         let rules = [&self.ingress, &self.egress].into_iter().flatten();
         let rules = rules.flatten().map(Rule::bytes);
@@ -378,7 +378,7 @@ fn port(port: networking::NetworkPolicyPort) -> Option<(u8, Ports)> {
     Some((protocol, ports))
 }
 
-/// Pods, namespaces and policies of the cluster; none of a kind before it was listed.
+/// Pods, namespaces and policies of the cluster; `None` for a kind that has not been listed yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct World {
     /// Pods by uid.
@@ -389,8 +389,8 @@ pub struct World {
     pub policies: Option<BTreeMap<Key, Arc<Policy>>>,
 }
 
-/// Whether a rule's peer selects a pod or address (pure): the model that tests compare the kernel's
-/// rules with, and by which pods are found for named ports.
+/// Whether a rule's peer selects a pod or address. Sets are updated by it, for addresses whose pods
+/// have changed, and tests compare the kernel's rules with it.
 pub(crate) fn is_meant(
     peer: &PolicyPeer,
     own: &str,

@@ -1,4 +1,4 @@
-//! Names of chains and sets (pure).
+//! Computes the names of chains and sets from their content (pure).
 
 use sha2::{Digest as _, Sha256};
 use std::hash::{Hash, Hasher};
@@ -14,8 +14,8 @@ pub(crate) fn named(kind: &str, content: &impl Hash) -> Arc<str> {
     format!("{kind}-{}", digits.collect::<String>()).into()
 }
 
-/// SHA-256 of what values say of themselves. Derived `Hash` tells lengths and variants, so that no
-/// two values say the same.
+/// SHA-256 of what values write to a [`Hasher`]. Derived `Hash` writes lengths and variants, too,
+/// so that no two values write the same.
 struct Digester(Sha256);
 
 impl Hasher for Digester {

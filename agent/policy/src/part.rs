@@ -1,4 +1,4 @@
-//! The part of the table that one namespace has, and the table of all parts (pure).
+//! One namespace's part of the nftables table, and the table of all parts (pure).
 
 use crate::branch::{Content, Made, Side};
 use crate::budget::{MAX_EFFORT, of_chain};
@@ -12,17 +12,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The chain of pods whose namespace takes too much: nothing passes.
+/// The chain of pods whose namespace exceeds its share: it drops everything.
 const CLOSED: &str = "closed";
 
-/// What one namespace has of the table.
+/// One namespace's part of the table.
 #[derive(Debug, Default)]
 pub(crate) struct Part {
     pub(crate) made: BTreeMap<Key, Made>,
-    /// The sets that chains ask, in the order of their rules, and their names.
+    /// The sets that chains look up, in the order of their rules, and their names.
     pub(crate) asked: Vec<(Arc<str>, Content)>,
     pub(crate) names: BTreeSet<Arc<str>>,
-    /// What the peers of the last of these take.
+    /// The comparisons for the peers of the last of these sets.
     pub(crate) counted: Option<Counted>,
     pub(crate) sets: BTreeMap<Arc<str>, Arc<Set>>,
     pub(crate) chains: BTreeMap<Arc<str>, Arc<Rules>>,
@@ -30,25 +30,26 @@ pub(crate) struct Part {
     pub(crate) egress: BTreeMap<IpAddr, Arc<str>>,
     /// Bytes of the kernel's message that sets and chains take, at most.
     pub(crate) bytes: usize,
-    /// Most that it may take; nothing more is made beyond.
+    /// Most bytes that it may take; beyond that, nothing more is added.
     pub(crate) limit: usize,
-    /// Comparisons that it takes, if it is made anew; nothing is compared beyond what it may take.
+    /// Comparisons to compute it anew; beyond [`MAX_EFFORT`] no more are made.
     pub(crate) effort: usize,
-    /// To see which pods its policies select takes too many comparisons, and is not done.
+    /// Whether it was not determined which pods its policies select: that takes too many
+    /// comparisons.
     pub(crate) unselected: bool,
 }
 
-/// A table, and what the next one is made from.
+/// A table, and what is kept to compute the next one.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) table: Table,
     pub(crate) made: BTreeMap<Key, Made>,
     pub(crate) sets: BTreeMap<Arc<str>, Arc<Set>>,
-    /// Namespaces whose pods are closed, and what their policies would take at least.
+    /// Namespaces whose pods are closed, and the bytes that their policies take, at least.
     pub(crate) closed: BTreeMap<String, usize>,
-    /// Those among them of which all pods are closed.
+    /// Those of them in which all pods are closed, not only selected ones.
     pub(crate) unselected: BTreeSet<String>,
-    /// Bytes of closed namespaces of which the parts are kept for the next plan, and not made anew.
+    /// Bytes of the parts of closed namespaces that are kept for the next plan.
     kept: usize,
 }
 
@@ -71,8 +72,8 @@ impl Part {
 }
 
 impl Plan {
-    /// Closes a namespace, if it is still among the parts; its part is kept for the next plan if
-    /// all that are take no more than a table. `whole`: what that takes at most.
+    /// Closes a namespace, if it is still among the parts. Its part is kept for the next plan if
+    /// all kept parts fit in a table. `whole`: most bytes of that.
     pub(crate) fn close(
         &mut self,
         namespace: String,
@@ -104,7 +105,7 @@ impl Plan {
 }
 
 impl Table {
-    /// Closes a pod in each direction that one of these policies is about.
+    /// Closes a pod in each direction that one of these policies concerns.
     pub(crate) fn close(&mut self, address: IpAddr, policies: &[(&Key, &Arc<Policy>)]) {
         let name = || Arc::<str>::from(CLOSED);
         for side in [Side::Ingress, Side::Egress] {

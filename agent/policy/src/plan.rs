@@ -1,19 +1,19 @@
-//! What the packet filter holds for network policies (pure).
+//! Computes the nftables table for NetworkPolicies (pure).
 //!
-//! Each packet that is passed on is judged by its connection: by the address that began it and by
-//! the address and port that answer it, behind any change by a service, whichever way the packet
-//! goes. So a connection that is no longer allowed stops in both directions with the change of the
-//! policy, and what was known before decides nothing.
+//! Each forwarded packet is judged by its connection: by the client's address and the server's
+//! address and port, as they are after any translation by a service, in both directions. So when a
+//! policy changes, a connection that is no longer allowed stops in both directions, even if it was
+//! established before.
 //!
-//! A map leads from the address of a pod of this node to the chain of what may come to it, another
-//! to the chain of where it may go; pods without a policy for a direction are in none. Such a chain
-//! asks the chains of the policies that select the pod, one after the other, and drops what none of
-//! them accepts.
+//! One map leads from the address of a pod of this node to its ingress chain, another one to its
+//! egress chain; a pod without a policy for a direction is not in that map. Such a chain jumps to
+//! the chains of the policies that select the pod, one after the other, and drops what none of them
+//! accepts.
 //!
-//! A chain of pods is named by the policies that it asks, so that pods with the same policies share
-//! it. A policy's chain is named by the policy, and a set by what selects its addresses: a policy
-//! that changes has its rules exchanged where they are, and a pod that comes or goes changes
-//! elements of sets.
+//! A pod's chain is named after the policies that it jumps to, so that pods with the same policies
+//! share it. A policy's chain is named after the policy, and a set after what selects its
+//! addresses: if a policy changes, the rules of its chain are replaced, and if a pod is added or
+//! removed, only elements of sets change.
 
 use crate::branch::{Asked, Branch, Made, Side};
 use crate::budget::{Budget, MAX_EFFORT, of_set};
@@ -34,8 +34,8 @@ use std::sync::Arc;
 const SELECTING: usize = 4;
 const WRITING: usize = 8;
 
-/// Makes tables of one family. A table follows from the world and the node's pods alone: what is
-/// kept of the last one only saves the work for policies and pods that have not changed.
+/// Computes tables of one family. A table depends only on the world and the node's pods: what is
+/// kept of the last one only saves work for policies and pods that have not changed.
 #[derive(Debug)]
 pub(crate) struct Planner {
     family: Family,
@@ -43,7 +43,7 @@ pub(crate) struct Planner {
     places: PodAddresses,
     namespaces: BTreeMap<String, Arc<Labels>>,
     sets: BTreeMap<Arc<str>, Arc<Set>>,
-    /// Namespaces whose policies take too much.
+    /// Namespaces whose policies exceed their share.
     closed: BTreeSet<String>,
 }
 
@@ -60,7 +60,7 @@ impl Planner {
         }
     }
 
-    /// The table for the pods of this node; none before pods, namespaces and policies are known.
+    /// The table for the pods of this node; `None` before pods, namespaces and policies are known.
     ///
     /// `own`: the pods of this node, by address, of both families.
     pub(crate) fn table(
@@ -94,7 +94,7 @@ impl Planner {
                 tracing::warn!(
                     namespace,
                     bytes,
-                    "the namespace's NetworkPolicies take too much of the packet filter, or of the work to fill it: what they select gets and sends nothing"
+                    "the NetworkPolicies of this namespace exceed its share of the nftables table, or of the time to compute it; the pods that they select receive and send nothing: use fewer peers and ports"
                 );
             }
         }
@@ -113,7 +113,7 @@ impl Planner {
         self.made.values().map(|made| made.branches.len()).sum()
     }
 
-    /// How many sets these ask, and how many lists of peers stand behind those.
+    /// How many sets these chains look up, and how many lists of peers those share.
     pub(crate) fn asked(&self) -> (usize, usize) {
         let branches = self.made.values().flat_map(|made| &made.branches);
         let sets: Vec<_> = branches.flat_map(|one| &one.sets).collect();
@@ -125,7 +125,7 @@ impl Planner {
 
 /// Which policies select a pod, and its named ports.
 type Alike<'a> = (Vec<&'a Key>, &'a [NamedPort]);
-/// What may come, and where it may go.
+/// The ingress chain and the egress chain of a pod.
 type Chains = (Option<Arc<str>>, Option<Arc<str>>);
 
 struct Maker<'a> {
@@ -133,14 +133,14 @@ struct Maker<'a> {
     family: Family,
     /// Sets of the last table that are still right, except for the addresses that have changed.
     sets: BTreeMap<Arc<str>, Arc<Set>>,
-    /// What the last table was made of; what is still in use moves to its namespace's part.
+    /// What the last table was computed from; what is still in use moves to its namespace's part.
     before: BTreeMap<Key, Made>,
 }
 
 /// Policies of a namespace, by key.
 type Policies<'a> = Vec<(&'a Key, &'a Arc<Policy>)>;
 
-/// Those that select a pod.
+/// The policies that select a pod.
 fn selecting<'a>(policies: &[(&'a Key, &'a Arc<Policy>)], pod: &Pod) -> Policies<'a> {
     let policies = policies.iter().copied();
     policies
@@ -149,7 +149,7 @@ fn selecting<'a>(policies: &[(&'a Key, &'a Arc<Policy>)], pod: &Pod) -> Policies
 }
 
 impl Maker<'_> {
-    /// The table, namespace by namespace; those that take too much are closed.
+    /// Computes the table, namespace by namespace; those that exceed their share are closed.
     fn make(
         &mut self,
         policies: &BTreeMap<Key, Arc<Policy>>,
@@ -181,7 +181,7 @@ impl Maker<'_> {
                 plan.close(namespace, &mut parts, budget.whole());
             }
         }
-        // One after the other, so that there is never much more than fits.
+        // One after the other, so that memory never holds much more than fits.
         for namespace in parts.keys().cloned().collect::<Vec<_>>() {
             let bytes = parts.get_mut(&namespace).map(|part| {
                 self.fill(part, &namespace);
@@ -208,7 +208,7 @@ impl Maker<'_> {
         plan
     }
 
-    /// What a namespace needs for its pods, its sets still empty, or more than the limit of it.
+    /// Computes a namespace's part without its sets. A part that exceeds `limit` is incomplete.
     fn outline(
         &mut self,
         pods: &[(IpAddr, &Pod)],
@@ -245,7 +245,7 @@ impl Maker<'_> {
             part.ingress.extend(ingress.map(|name| (*address, name)));
             part.egress.extend(egress.map(|name| (*address, name)));
         }
-        // Branches that no pod asks any more are forgotten.
+        // Forget the chains that no pod uses any more.
         for made in part.made.values_mut() {
             let chains = &part.chains;
             made.branches.retain(|one| chains.contains_key(&one.name));
@@ -253,7 +253,7 @@ impl Maker<'_> {
         part
     }
 
-    /// The chain of a pod that these policies select; none where they say nothing of the direction.
+    /// The chain of a pod that these policies select; `None` if they do not concern the direction.
     fn direction(
         &mut self,
         part: &mut Part,
@@ -281,8 +281,8 @@ impl Maker<'_> {
         Some(name)
     }
 
-    /// The chain of a policy for such pods, put into the part with its sets; none where it says
-    /// nothing of the direction.
+    /// Adds the chain of a policy for such pods, with its sets, to the part, and returns its name;
+    /// `None` if the policy does not concern the direction, or the part exceeds its limit.
     fn branch(
         &mut self,
         part: &mut Part,
@@ -337,7 +337,7 @@ impl Maker<'_> {
         Some(name)
     }
 
-    /// Makes the sets that a namespace's chains ask, or too many of them.
+    /// Computes the sets that a namespace's chains look up, until the part exceeds its limit.
     fn fill(&mut self, part: &mut Part, namespace: &str) {
         let mut meant = Meant::default();
         for (name, content) in std::mem::take(&mut part.asked) {

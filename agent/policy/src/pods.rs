@@ -13,10 +13,10 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Most addresses with other pods by which sets are brought up to date one by one; beyond, they are
-/// made anew.
+/// Most addresses with changed pods for which sets are updated address by address; with more, sets
+/// are computed anew.
 const MOST_CHANGED: usize = 64;
-/// Places of which the marks are read in the time of a comparison.
+/// Number of places whose marks are read in the time of one comparison.
 const MARKS: usize = 32;
 /// Cost, in comparisons, of finding the places of a range: two searches to count them, and two for
 /// the set.
@@ -28,8 +28,8 @@ pub(crate) type PodAddress = (IpAddr, Arc<Pod>);
 /// arrive at different times.
 pub(crate) type PodAddresses = Vec<PodAddress>;
 
-/// All pods with addresses of a family. The node knows the addresses of its own pods before the
-/// master does.
+/// All pods with addresses of a family. For this node's own addresses, `own` decides: the node
+/// knows them before the master does.
 pub(crate) fn places(
     family: Family,
     pods: &BTreeMap<String, Arc<Pod>>,
@@ -45,7 +45,7 @@ pub(crate) fn places(
     places
 }
 
-/// Addresses at which there are other pods than before, in order.
+/// The addresses whose pods differ from before, sorted.
 fn changed(mut before: &[PodAddress], mut after: &[PodAddress]) -> Vec<IpAddr> {
     let mut all = Vec::new();
     loop {
@@ -61,7 +61,7 @@ fn changed(mut before: &[PodAddress], mut after: &[PodAddress]) -> Vec<IpAddr> {
     }
 }
 
-/// The places behind an address; the first `from` are not behind it.
+/// The places after an address; none of the first `from` is after it.
 fn behind(places: &[PodAddress], from: usize, address: IpAddr) -> &[PodAddress] {
     let rest = places.get(from..).unwrap_or_default();
     let count = rest.partition_point(|(at, _)| *at <= address);
@@ -75,7 +75,7 @@ struct Near {
     ports: usize,
 }
 
-/// What is known of pods.
+/// The pods of the cluster, by address and by namespace.
 #[derive(Debug)]
 pub(crate) struct PodIndex<'a> {
     family: Family,
@@ -83,12 +83,12 @@ pub(crate) struct PodIndex<'a> {
     near: HashMap<&'a str, Near>,
     /// For each place how many named ports those before it have, and at the end how many all have.
     ports: Vec<usize>,
-    /// Addresses at which there were other pods when the last table was made.
+    /// The addresses whose pods have changed since the last table.
     changed: Vec<IpAddr>,
     namespaces: &'a BTreeMap<String, Arc<Labels>>,
 }
 
-/// The pods that some peers mean, for the sets that have these peers one after the other.
+/// The pods that a list of peers selects, kept for the next sets with the same peers.
 #[derive(Debug, Default)]
 pub(crate) struct Meant {
     /// Among all.
@@ -97,26 +97,26 @@ pub(crate) struct Meant {
     changed: Option<Found>,
 }
 
-/// Comparisons for some peers.
+/// Comparisons that a list of peers takes.
 #[derive(Debug)]
 pub(crate) struct Counted {
-    /// That of the peers.
+    /// The digest of the peers.
     digest: Arc<str>,
-    /// To find the pods that they mean.
+    /// To find the pods that they select.
     finding: usize,
-    /// To look once at each of these, at most, and at its named ports.
+    /// To read each of these pods and its named ports once, at most.
     reading: usize,
 }
 
 /// The places of these pods, in order.
 #[derive(Debug)]
 struct Found {
-    /// That of the peers.
+    /// The digest of the peers.
     digest: Arc<str>,
     places: Vec<usize>,
 }
 
-/// What was found for these peers last, or is found now.
+/// The places in `last` if they are of these peers; else those that `find` returns, kept there.
 fn known<'m>(
     last: &'m mut Option<Found>,
     peers: &Peers,
@@ -133,7 +133,7 @@ fn known<'m>(
 }
 
 impl<'a> PodIndex<'a> {
-    /// Of the pods at these places, where those were before.
+    /// Indexes the pods at `places`; `before`: the places when the last table was made.
     pub(crate) fn new(
         family: Family,
         before: &[PodAddress],
@@ -160,8 +160,8 @@ impl<'a> PodIndex<'a> {
         }
     }
 
-    /// Comparisons that a set takes for a policy of this namespace, if it is made anew: it follows
-    /// from what is there, not from what is kept. `last`: the peers of the set before it.
+    /// Comparisons to compute a set anew for a policy of this namespace. What is kept of the last
+    /// table does not lower the number. `last`: the peers of the set before this one.
     pub(crate) fn effort(
         &self,
         namespace: &str,
@@ -187,8 +187,9 @@ impl<'a> PodIndex<'a> {
         last.as_ref().map_or(0, take)
     }
 
-    /// What these peers take. Pods count only where a peer's namespaces have them, so that
-    /// nobody's pods close another's namespace that does not select theirs.
+    /// Counts the comparisons for these peers. Pods are compared only if a peer selects their
+    /// namespace, so that many pods in one namespace close no other namespace that does not select
+    /// them.
     fn count(&self, own: &str, peers: &Peers) -> Counted {
         let all = self.reading(&(0..self.places.len()));
         let mut counted = Counted {
@@ -209,7 +210,7 @@ impl<'a> PodIndex<'a> {
             let PolicyPeer::Pods { namespaces, pods } = peer else {
                 continue;
             };
-            // Once here, and once for the set.
+            // Namespaces are matched once here, and once for the set.
             let looks = namespaces.as_ref().map_or(0, Selector::effort);
             let looks = looks
                 .saturating_mul(2)
@@ -229,7 +230,7 @@ impl<'a> PodIndex<'a> {
         counted
     }
 
-    /// Comparisons to look once at each of these places, and at the named ports there.
+    /// Comparisons to read each of these places and its named ports once.
     fn reading(&self, places: &Range<usize>) -> usize {
         let ports_before = |place: usize| self.ports.get(place).copied().unwrap_or_default();
         let ports = ports_before(places.end).saturating_sub(ports_before(places.start));
@@ -247,7 +248,8 @@ impl<'a> PodIndex<'a> {
             .collect()
     }
 
-    /// The set. `held`: that of the last table. `meant`: what the sets before it have found.
+    /// Computes a set. `held`: the same set in the last table. `meant`: what was found for the sets
+    /// before it.
     pub(crate) fn set(
         &self,
         namespace: &str,
@@ -303,8 +305,8 @@ impl<'a> PodIndex<'a> {
         from..to
     }
 
-    /// The places that some of these peers mean, in order; all where there are none. As
-    /// [`is_meant`] says, without a look at each place for each peer.
+    /// The places that one of these peers selects, in order; all places if the list is empty. The
+    /// result is that of [`is_meant`], without a test of each place against each peer.
     fn meant(&self, own: &str, peers: &Peers) -> Vec<usize> {
         let mut marks = vec![peers.list.is_empty(); self.places.len()];
         let mut mean = |place: usize| {
@@ -332,7 +334,7 @@ impl<'a> PodIndex<'a> {
             .collect()
     }
 
-    /// Those at addresses that have changed.
+    /// Those of them at addresses that have changed.
     fn meant_of_changed(&self, own: &str, peers: &Peers) -> Vec<usize> {
         let all = self.changed.iter().flat_map(|at| self.places_at(*at));
         let those = all.filter(|place| {
@@ -348,7 +350,7 @@ impl<'a> PodIndex<'a> {
         those.collect()
     }
 
-    /// What a set has of the pods at these places.
+    /// A set's keys for the pods at these places.
     fn keys(&self, content: &Content, places: &[usize]) -> BTreeSet<Vec<u8>> {
         let those = places.iter().filter_map(|place| self.places.get(*place));
         match content {

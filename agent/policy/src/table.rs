@@ -23,17 +23,17 @@ pub(crate) enum Set {
 /// The steps of each rule of a chain.
 pub(crate) type Rules = Vec<Vec<Step>>;
 
-/// What the table holds beside what never changes. Sets and rules are shared with the planner and
-/// with later tables.
+/// The part of the table that changes. Sets and rules are shared with the planner and with later
+/// tables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Table {
     /// Sets by name.
     pub(crate) sets: BTreeMap<Arc<str>, Arc<Set>>,
     /// Chains by name.
     pub(crate) chains: BTreeMap<Arc<str>, Arc<Rules>>,
-    /// Pods of this node with policies for what comes to them, and their chains.
+    /// Pods of this node with ingress policies, and their chains.
     pub(crate) ingress: BTreeMap<IpAddr, Arc<str>>,
-    /// Those with policies for where they go.
+    /// Pods of this node with egress policies, and their chains.
     pub(crate) egress: BTreeMap<IpAddr, Arc<str>>,
     /// All pods of this node.
     pub(crate) known: BTreeSet<IpAddr>,
@@ -54,7 +54,7 @@ const TO_PODS: &str = "to-pods";
 const FROM_PODS: &str = "from-pods";
 /// After the pods' own table (`NF_IP_PRI_FILTER`).
 const AFTER_FILTER: i32 = 10;
-/// The register behind a name.
+/// The register after an interface name.
 const BEHIND_NAME: u32 = 4;
 
 /// The whole table of a family, in place of an earlier one.
@@ -111,9 +111,9 @@ pub(crate) fn from_pods(family: Family) -> [Vec<Step>; 2] {
     ]
 }
 
-/// A pod reaches itself whatever its policies. It does so past the machine, unless a service leads
-/// it back: all other connections are told by their status, which costs less than a look at the
-/// set.
+/// A pod reaches itself whatever its policies. Such packets pass the machine only if a service has
+/// translated their destination: the status of the connection shows that, at less cost than a
+/// look-up in the set.
 fn itself(family: Family) -> Vec<Step> {
     vec![
         Step::LoadStatus(0),
@@ -159,7 +159,7 @@ pub(crate) fn difference(before: &Table, after: &Table) -> Vec<Change> {
     changes
 }
 
-/// Names that the second does not have any more.
+/// Names that only the first has.
 fn gone<'a, T>(
     before: &'a BTreeMap<Arc<str>, T>,
     after: &'a BTreeMap<Arc<str>, T>,
@@ -168,7 +168,7 @@ fn gone<'a, T>(
     names.map(|name| name.to_string().into())
 }
 
-/// Adds sets, and changes the elements of those that are there.
+/// Adds sets, and changes the elements of existing ones.
 fn sets(
     before: &BTreeMap<Arc<str>, Arc<Set>>,
     after: &BTreeMap<Arc<str>, Arc<Set>>,
@@ -177,7 +177,7 @@ fn sets(
     let nothing = BTreeSet::new();
     for (name, wanted) in after {
         let held = before.get(name);
-        // Sets that are shared are compared by where they are.
+        // Sets that are shared are compared by pointer.
         if held == Some(wanted) {
             continue;
         }
@@ -193,7 +193,7 @@ fn sets(
                 };
                 set_elements(&name, held, keys, changes);
             }
-            // Named by its content: one that is there is the same.
+            // Named by its content, so an existing one is the same.
             Set::Ranges(ranges) => changes.push(Change::AddRanges {
                 table: TABLE,
                 name,
@@ -203,7 +203,7 @@ fn sets(
     }
 }
 
-/// Adds chains, and exchanges the rules of those that are there.
+/// Adds chains, and replaces the rules of existing ones.
 fn chains(
     before: &BTreeMap<Arc<str>, Arc<Rules>>,
     after: &BTreeMap<Arc<str>, Arc<Rules>>,
@@ -309,7 +309,7 @@ fn map(name: &'static str, length: u32) -> Change {
 }
 
 fn set(name: Name, length: u32) -> Change {
-    // Integers, as programs show them.
+    // Programs such as `nft` show the elements as integers.
     let shown_as = 4;
     Change::AddSet {
         table: TABLE,
