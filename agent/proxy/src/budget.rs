@@ -1,12 +1,12 @@
-//! How the services of namespaces share the packet filter (pure).
+//! Divides the nftables table among the services of namespaces (pure).
 //!
 //! A family's table is one message to the kernel, of limited size ([`MAX_BATCH`]). A few Services
-//! with as many ports as the API takes would fill it: no service of anybody would come into force
-//! on a node whose agent starts. So where all together take too much, the namespaces that take most
-//! are not served until the others fit ([`Lightest`]). A namespace within an equal share is always
-//! served, and so are the few services that pods of all namespaces need, whatever else is in
-//! theirs. Where the node has no memory for what a namespace says of its services, none of them is
-//! served either.
+//! with as many ports as the API accepts would fill it, and a node whose agent starts would serve
+//! none at all. So if all together take too much, the namespaces that take most are not served
+//! until the others fit ([`Lightest`]). A namespace within an equal share is always served, and so
+//! are the few services that pods of all namespaces need, whatever else is in theirs. If a
+//! namespace exceeds its share of the memory for watched objects, none of its services is served
+//! either.
 
 use crate::fronts::Here;
 use crate::view::{Key, Port, Protocol, Service, Slice};
@@ -17,33 +17,33 @@ use config_limits::Lightest;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Bytes of the message that are of no namespace: what never changes, the chains that pick among as
-/// many endpoints as services have, and ports of the node that its pods have.
+/// Bytes of the message that belong to no namespace: the fixed part, the chains that pick endpoints
+/// (one for each number of endpoints), and host ports.
 const FRAME: usize = 4 << 20;
-/// Bytes beside the addresses in it: for a front, with its place among those that are restricted or
-/// without endpoints; for one whose clients stay, with the service's own; for an endpoint of a
-/// front, for the same as one with which clients stay, and for a range of callers. A test holds
-/// this against the encoding.
+/// Bytes of map and set elements, besides the addresses in them: for a front, with its element in
+/// the set of restricted or of empty fronts; for a front with affinity, with the cluster IP's; for
+/// an endpoint of a front; for an endpoint in the set for affinity; for a source range. A test
+/// compares them with the encoding.
 const FRONT: usize = 128;
 const OWN_FRONT: usize = 40;
 const END: usize = 40;
 const STAYING: usize = 28;
 const RANGE: usize = 24;
-/// Bytes for a chain of a service whose clients stay for a time of its own.
+/// Bytes for a chain of a service with an affinity timeout of its own.
 const CHAIN: usize = 2600;
-/// The time that others have, too (upstream's default).
+/// The affinity timeout whose chains services share (upstream's default).
 const USUAL_AFFINITY: u32 = 10_800;
 
-/// The services that pods of all namespaces need: the API, and the cluster's names. They are
-/// counted outside of their namespaces: other Services there take neither away.
+/// The services that pods of all namespaces need: the API and DNS. They are counted outside of
+/// their namespaces, so that other Services there displace neither.
 const EVERYONES: [(&str, &str); 2] = [API_SERVICE, NAMES_SERVICE];
-/// Most that one of them takes so, far more than they need: no author of it passes the others'
-/// limit by it.
+/// Most bytes of one of them that are counted so, far more than it needs. A larger one counts in
+/// its namespace, so that nobody evades the limit by editing it.
 const MOST_OF_EVERYONES: usize = 256 << 10;
 
-/// Most that a service is counted with: sums of these stay exact.
+/// Most bytes that a service counts as, so that sums do not overflow.
 const MOST: usize = 1 << 40;
-/// What all services together take at most.
+/// Most bytes that all services together take.
 pub(crate) const WHOLE: usize = MAX_BATCH - FRAME;
 
 /// Whether a service that takes this much is served whatever its namespace takes.
@@ -51,7 +51,7 @@ pub fn is_everyones(name: &Key, bytes: usize) -> bool {
     EVERYONES.contains(&(&*name.namespace, &*name.name)) && bytes <= MOST_OF_EVERYONES
 }
 
-/// The services of a namespace that may be served whatever it takes.
+/// The services of a namespace that can be served whatever it takes.
 pub(crate) fn everyones(namespace: &str) -> impl Iterator<Item = Key> {
     let own = EVERYONES.into_iter();
     let own = own.filter(move |(of, _)| *of == namespace);
@@ -61,8 +61,8 @@ pub(crate) fn everyones(namespace: &str) -> impl Iterator<Item = Key> {
     })
 }
 
-/// Bytes that a service takes at most in the message of either family. One of which the content is
-/// left out takes more than there is.
+/// Bytes that a service takes at most in the message of either family. A service that is left out
+/// counts more than the whole table.
 pub(crate) fn weigh(service: &Service, slices: &[&Arc<Slice>], here: Here<'_>) -> usize {
     if service.left_out {
         return MOST;
@@ -94,7 +94,7 @@ fn of_family(family: Family, service: &Service, slices: &[&Arc<Slice>], here: He
     let named = count(&service.external) + count(&service.balancers);
     let staying = service.affinity.map_or(0, |_| STAYING + 2 * address);
     let own_front = service.affinity.map_or(0, |_| OWN_FRONT + 2 * address);
-    // Callers inside and outside may be led to different ones.
+    // With `externalTrafficPolicy: Local`, callers inside and outside get different endpoints.
     let sides = 1 + usize::from(service.external_local);
     let ranges = (service.sources.len() + service.balancers.len()) * (RANGE + 2 * address);
     let ends_of = |port: &Port| {
@@ -117,8 +117,8 @@ fn of_family(family: Family, service: &Service, slices: &[&Arc<Slice>], here: He
     if service.affinity.is_none_or(|time| time == USUAL_AFFINITY) {
         return ports;
     }
-    // Each number of endpoints has chains of its own. Which of them are ready or near is not looked
-    // at: there are no more numbers than ports, and none is higher than that of all.
+    // Each number of endpoints has chains of its own. Readiness and hints are ignored: there are no
+    // more numbers than ports, and none is higher than that of all endpoints.
     let all = service.ports.iter().map(ends_of);
     let led = all.clone().filter(|ends| *ends > 0).count();
     let numbers = led.min(all.max().unwrap_or_default());
@@ -132,9 +132,9 @@ fn of_family(family: Family, service: &Service, slices: &[&Arc<Slice>], here: He
     ports.saturating_add(numbers.saturating_mul(chains * CHAIN))
 }
 
-/// The namespaces that are not served, where each takes this much.
+/// The namespaces that are not served, given the bytes that each takes.
 pub(crate) fn closed(taken: &BTreeMap<String, usize>, whole: usize) -> BTreeSet<String> {
-    // As a rule all fit, and this is asked at each change.
+    // Usually all fit, and this is called at each change.
     if taken.values().sum::<usize>() <= whole {
         return BTreeSet::new();
     }

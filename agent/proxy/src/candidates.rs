@@ -1,4 +1,5 @@
-//! Which endpoints of a service's port take a connection: by node, by hints, by readiness (pure).
+//! Selects the endpoints of a service's port that take connections: by node, hints and readiness
+//! (pure).
 
 use crate::view::{Endpoint, Hints, Port, Protocol, Slice};
 use agent_sys::netlink::Family;

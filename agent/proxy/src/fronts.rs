@@ -1,4 +1,5 @@
-//! Where the services of a cluster are called, and which endpoints answer there (pure).
+//! Computes at which addresses and ports services are called, and which endpoints answer there
+//! (pure).
 
 use crate::NAME_SERVER_PORT;
 use crate::candidates::{EndpointPort, Near, candidates, endpoints, nearest, serving};
@@ -62,7 +63,7 @@ pub struct Pick {
     pub sources: Vec<Cidr>,
 }
 
-/// What the packet filter should hold.
+/// All fronts, and how each picks an endpoint.
 pub type Fronts = BTreeMap<Front, Pick>;
 
 /// The node whose callers are served.

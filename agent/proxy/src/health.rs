@@ -1,8 +1,8 @@
-//! Tells load balancers whether this node has endpoints of a service (`healthCheckNodePort`), so
-//! that they send callers only to nodes that take them without another hop.
+//! Answers load balancers' health checks of a service (`healthCheckNodePort`): whether this node
+//! has endpoints of it, so that they send callers only to nodes that need no further hop.
 //!
-//! The answers are upstream's: `200` with the number of endpoints here, or `503` where there is
-//! none, the packet filter is behind, or has no room for the service, for any path.
+//! The answers are upstream's, for any path: `200` with the number of endpoints here, or `503` if
+//! there is none, if nftables is too far behind the view, or if the service is left out.
 
 use crate::left_out::LeftOut;
 use crate::status::Freshness;
@@ -27,11 +27,11 @@ use tokio::time::timeout;
 
 /// Pause after a port could not be opened, before it is tried again.
 pub(crate) const RETRY: Duration = Duration::from_secs(5);
-/// Pause after a connection could not be accepted: mostly a lack of files.
+/// Pause after a connection could not be accepted, mostly for lack of file descriptors.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Longest life of a connection: one question, one answer.
+/// Longest life of a connection: one request, one response.
 const LONGEST: Duration = Duration::from_secs(10);
-/// Connections at once: a balancer asks every few seconds from a handful of addresses.
+/// Connections at once: a balancer checks every few seconds from a handful of addresses.
 pub(crate) const LIMITS: Limits = Limits {
     strangers: 128,
     per_host: 16,
@@ -50,11 +50,11 @@ pub(crate) struct Health {
     pub(crate) service: Key,
     /// Its endpoints on this node that take connections.
     pub(crate) endpoints: usize,
-    /// Whether the packet filter has room for it.
+    /// Whether it is served: its namespace does not exceed its share.
     pub(crate) served: bool,
 }
 
-/// What answers are made of.
+/// What the answers are computed from.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) view: View,
@@ -73,7 +73,7 @@ pub(crate) fn health_ports(services: Option<&Objects<Service>>) -> BTreeSet<u16>
     own.filter_map(|service| service.health_port).collect()
 }
 
-/// The answer of each health port. Of two services with one port the first by name has it.
+/// The answer of each health port. If two services have the same port, the first by name gets it.
 pub(crate) fn healths(known: &Known, node: &str, left_out: &LeftOut) -> Healths {
     let Some((services, slices)) = known.whole() else {
         return Healths::new();
@@ -115,17 +115,17 @@ pub(crate) fn healths(known: &Known, node: &str, left_out: &LeftOut) -> Healths 
     ports.into_iter().map(health).collect()
 }
 
-/// How many pods have these addresses, of which each has one of a family at most.
+/// The number of pods with these addresses: a pod has at most one of each family.
 fn pods(addresses: &BTreeSet<IpAddr>) -> usize {
     let six = addresses.iter().filter(|one| one.is_ipv6()).count();
     six.max(addresses.len() - six)
 }
 
-/// `fresh`: the packet filter is near enough to what is known.
+/// `fresh`: nftables is not too far behind the view.
 fn response(health: Option<&Health>, fresh: bool) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::default());
     let Some(health) = health else {
-        // The service went while the question was on its way.
+        // The service was deleted while the request was on its way.
         *response.status_mut() = StatusCode::NOT_FOUND;
         return response;
     };
@@ -205,7 +205,8 @@ pub(crate) async fn serve(asked: Asked, mut addresses: watch::Receiver<Vec<IpAdd
         while tasks.try_join_next().is_some() {}
         let next = async {
             tokio::select! {
-                // All only wait. Without a sender the addresses, and what is left out, stay.
+                // Cancel-safe: all arms only wait. Addresses, or what is left out, keep their last
+                // value once their sender is gone.
                 outcome = changes.changed() => outcome,
                 Ok(()) = addresses.changed() => Ok(()),
                 Ok(()) = left_out.changed() => Ok(()),
@@ -238,7 +239,7 @@ async fn listen(
     accept(listener, slots, Arc::new(answer)).await;
 }
 
-/// What answers a path.
+/// Answers a request for a path.
 pub(crate) type Answer = Arc<dyn Fn(&str) -> Response<Full<Bytes>> + Send + Sync>;
 
 /// Answers one request on each connection, until it is dropped.
@@ -255,7 +256,7 @@ pub(crate) async fn accept(listener: TcpListener, slots: StrangerSlots, answer: 
             Err(error) => {
                 tracing::warn!(
                     error = chain(&error),
-                    "connection to a service's health port not accepted"
+                    "cannot accept a connection to a health or status port; trying again"
                 );
                 tokio::time::sleep(PAUSE).await;
             }
@@ -277,7 +278,7 @@ async fn connection(stream: TcpStream, slot: StrangerSlot, answer: Answer) {
     if let Ok(Err(error)) = timeout(LONGEST, http).await {
         tracing::debug!(
             error = chain(&error),
-            "connection to a service's health port ended"
+            "a connection to a health or status port failed"
         );
     }
     drop(slot);

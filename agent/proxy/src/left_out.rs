@@ -1,11 +1,11 @@
-//! The services that a node does not serve, because their namespaces take more of the packet
-//! filter, or of what the node keeps, than their share (pure; see [`crate::budget`]).
+//! The services that a node does not serve, because their namespaces exceed their share of the
+//! nftables table, or of the memory for watched objects (pure; see [`crate::budget`]).
 
 use crate::view::Key;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Services of a namespace that are named where it is left out: those that take most.
+/// Most services that are named for a namespace that is left out: those that take most.
 pub(crate) const MOST_NAMED: usize = 8;
 
 /// What a node leaves out.

@@ -1,16 +1,17 @@
-//! Services of the cluster on one node: what the packet filter holds for them. The names by which
-//! pods find them are answered from the same view (`agent_names`).
+//! Serves the cluster's Services on one node, by nftables. The node's DNS server (`agent_names`)
+//! answers from the same view.
 //!
 //! Enter by [`View`]: what the node knows of services, their endpoints and nodes, filled by the
-//! kubelet's watches and read by all. [`fronts`] says where services are called and who answers
-//! there, [`served`] which of these a change moves, and [`table`] what the packet filter should
-//! hold for them; what is for an address of services and is led nowhere is refused (all pure).
-//! [`Proxy`] applies the difference to what it holds, in one transaction, and opens the ports at
-//! which load balancers ask for endpoints of this node, and whether it serves at all.
+//! kubelet's watches and read by all. Three pure modules: [`fronts`] computes at which addresses
+//! and ports services are called and which endpoints answer there, [`served`] which of these a
+//! change moves, and [`table`] the nftables table. The table also refuses packets to addresses of
+//! services' ranges that no service has. [`Proxy`] applies the difference to the kernel's table in
+//! one transaction, and opens the ports at which load balancers check for endpoints on this node,
+//! and whether the node serves at all.
 //!
-//! Tasks: [`Proxy::run`] runs until it is dropped. It waits for the view to change.
-//! [`Proxy::left_out`] tells which services namespaces have too many of; there are no other
-//! channels.
+//! Tasks: [`Proxy::run`] runs until it is dropped, and waits for changes of the view and of the
+//! node's addresses. [`Proxy::left_out`] is a channel with the services that are not served because
+//! their namespaces exceed their share.
 
 mod budget;
 mod candidates;
@@ -37,11 +38,11 @@ pub use view::{
     Slice, SlicePort, View, Whole,
 };
 
-/// Where the node's name server answers for the cluster's service for names, beside the port of
-/// DNS: the packet filter forgets what comes from that to pods, so that what answers for a service
-/// needs another. Upstream's kubelet has this port on each node, so that no pod on the machine's
-/// network expects it to be free.
+/// The port at which the node's DNS server answers for the cluster's DNS Service, besides port 53.
+/// Packets of port 53 between pods and the node bypass connection tracking
+/// (`agent_cluster::rules`), which the translation of a Service's address needs. Upstream's kubelet
+/// uses this port on each node, so that no pod with `hostNetwork` expects it to be free.
 pub const NAME_SERVER_PORT: u16 = 10_248;
 
-/// The domain below which the cluster's names are.
+/// The cluster's DNS domain.
 pub const DOMAIN: &str = "cluster.local";

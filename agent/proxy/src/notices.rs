@@ -9,8 +9,8 @@ use tokio::sync::watch;
 
 /// The event's reason.
 const REASON: &str = "ServiceRulesLimitExceeded";
-/// Least time between two looks: a namespace at the edge of its share may be left out again and
-/// again.
+/// Least time between two rounds of events: a namespace at the edge of its share may be left out
+/// again and again.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// Records an event on the Services that take most of the packet filter, each time that their
@@ -27,7 +27,7 @@ pub async fn tell(
         let now = left_out.borrow_and_update().clone();
         let known = view.now();
         for key in now.new_since(&before) {
-            // One that went meanwhile needs no event.
+            // A Service that was deleted meanwhile needs no event.
             if let Some(service) = known.services.as_ref().and_then(|all| all.get(key)) {
                 recorder.tell(reference(key, service), true, REASON, &message(key, &node));
             }
@@ -46,7 +46,7 @@ pub async fn tell(
 /// Always the same of a namespace and a node, so that repetitions are counted.
 fn message(key: &Key, node: &str) -> String {
     format!(
-        "node {node} does not serve this Service: the Services of namespace {} have more ports and endpoints than its share of the packet filter, or of what the node keeps, takes; let it have fewer Services, or Services with fewer ports",
+        "node {node} does not serve this Service: the Services of namespace {} exceed its share of the nftables table, or of the memory for watched objects; use fewer Services, or Services with fewer ports",
         key.namespace
     )
 }

@@ -52,7 +52,7 @@ impl Chain {
     }
 }
 
-/// Where a chain finds endpoints, and those with which clients may stay.
+/// The map in which a chain finds endpoints, and the set of those with which clients may stay.
 pub(crate) fn places(chain: Chain) -> (&'static str, &'static str) {
     if chain.inside {
         (ENDPOINTS_INSIDE, STAYING_INSIDE)
@@ -63,9 +63,9 @@ pub(crate) fn places(chain: Chain) -> (&'static str, &'static str) {
 
 /// The rules of a chain that picks one of a number of endpoints.
 ///
-/// Registers: a front and what follows it, then an endpoint. There is no room for the front once
-/// more behind the endpoint of IPv6, so that it is loaded anew right before it where both are asked
-/// for, and at the first register after that.
+/// Registers: a front and what follows it, then an endpoint. There is no room for a second front
+/// after an IPv6 endpoint. So it is loaded again right before the endpoint where a key needs both,
+/// and at the first register after that.
 pub(crate) fn picking(family: Family, chain: Chain) -> Vec<Change> {
     let behind_front = front_bytes(family) / REGISTER;
     let endpoint = behind_front + family.bytes() / REGISTER;
@@ -112,7 +112,7 @@ pub(crate) fn picking(family: Family, chain: Chain) -> Vec<Change> {
             value: endpoint,
             milliseconds: u64::from(seconds).saturating_mul(1000),
         };
-        // A client whose endpoint is there stays with it.
+        // A client whose endpoint still serves the front stays with it.
         let mut steps = load_front(family, 0);
         steps.extend([own.clone(), client.clone(), find(CLIENTS)]);
         let before = endpoint - behind_front;
@@ -121,8 +121,8 @@ pub(crate) fn picking(family: Family, chain: Chain) -> Vec<Change> {
         steps.extend(load_front(family, 0));
         steps.extend([own.clone(), client.clone(), remember.clone()]);
         rules.push(leads(steps));
-        // Any other will stay with the next one. What is known of it is of an endpoint that is
-        // gone, and would keep its value.
+        // Any other client gets an endpoint with which it stays. An entry of it in the map is of an
+        // endpoint that is gone, and has to be removed: it would keep its value.
         let forget = Step::Forget {
             key: 0,
             map: CLIENTS,
@@ -132,7 +132,7 @@ pub(crate) fn picking(family: Family, chain: Chain) -> Vec<Change> {
         steps.extend([own, client, forget, remember]);
         rules.push(leads(steps));
     }
-    // Also a client that can't be remembered.
+    // For a client that can't be remembered.
     rules.push(leads(any()));
     rules
 }

@@ -282,7 +282,8 @@ impl Proxy {
                 }
             }
             tokio::select! {
-                // Both only wait. Without a sender the addresses stay.
+                // Cancel-safe: both arms only wait. The addresses keep their last value once their
+                // sender is gone.
                 outcome = changes.changed() => if outcome.is_err() { return },
                 Ok(()) = self.addresses.changed() => {}
             }

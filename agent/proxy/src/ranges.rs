@@ -10,15 +10,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Ranges of addresses of one family, in order. They do not touch.
 pub(crate) type Ranges = Vec<AddressRange>;
 
-/// Most of them: they share the message of all services, outside of namespaces' shares.
+/// Most ranges: they are in the message of all services, outside of namespaces' shares.
 pub(crate) const MOST_RANGES: usize = 4096;
 
-/// Most addresses of a node that are looked at: it may tell any that it likes.
+/// Most addresses of a node that count: a node writes its own status.
 const MOST_OF_NODE: usize = 8;
 
-/// The addresses of a family in all ServiceCIDRs, but for those of nodes, this one's own among
-/// them, and of their pods: a ServiceCIDR that has such addresses by mistake cuts no node off. None
-/// before ServiceCIDRs and nodes are known.
+/// The addresses of a family in all ServiceCIDRs, except those of nodes, this one's own (`own`)
+/// included, and of their pods: a ServiceCIDR that contains such addresses by mistake cuts no node
+/// off. `None` before ServiceCIDRs and nodes are known.
 pub(crate) fn of_services(known: &Known, own: &[IpAddr], family: Family) -> Option<Ranges> {
     let ranges = known.service_ranges.as_ref()?.values();
     let ranges = ranges.flat_map(|range| &range.0);
@@ -35,7 +35,7 @@ pub(crate) fn of_services(known: &Known, own: &[IpAddr], family: Family) -> Opti
     let taken = of_nodes.chain(own.iter().map(single));
     let taken = taken.filter(|range| Family::of(range.address) == family);
     let ranges: Vec<Span> = ranges.map(Span::of).collect();
-    // As a rule none, however many nodes there are.
+    // Usually none, however many nodes there are.
     let taken = taken.map(|range| Span::of(&range));
     let taken = taken.filter(|own| ranges.iter().any(|range| range.meets(*own)));
     let taken = taken.collect();
@@ -77,7 +77,7 @@ impl Span {
     }
 }
 
-/// What is in one of these ranges and in none of the others.
+/// The addresses in one of these ranges and in none of the others.
 fn without(mut ranges: Vec<Span>, mut others: Vec<Span>) -> Vec<Span> {
     ranges.sort_unstable();
     others.sort_unstable();
@@ -87,7 +87,7 @@ fn without(mut ranges: Vec<Span>, mut others: Vec<Span>) -> Vec<Span> {
         _ => left.push(Span { first, last }),
     };
     for range in ranges {
-        // The first address that is not decided, if there is one.
+        // The first address that is not decided yet, if there is one.
         let mut next = Some(range.first);
         for other in others.iter().filter(|other| other.meets(range)) {
             let Some(from) = next else { break };
@@ -152,7 +152,7 @@ mod tests {
             ranges_of(&usual, &[], Family::V6),
             ["fd00:96::-fd00:96::ffff"]
         );
-        // Ones that somebody chose too large.
+        // ServiceCIDRs that contain addresses of nodes and pods.
         let large = known(
             &["10.0.0.0/8", "::/0"],
             &["10.0.0.1", "::1"],
@@ -176,7 +176,7 @@ mod tests {
             ),
             [""; 0]
         );
-        // Nothing is refused before it is known what is nodes'.
+        // Nothing is refused before the nodes are known.
         let early = Known {
             nodes: None,
             ..usual.clone()
@@ -200,7 +200,7 @@ mod tests {
             ranges_of(&ranges, &addresses, Family::V4).len(),
             MOST_RANGES
         );
-        // Behind each of the addresses of a node that count.
+        // One range after each of the addresses of a node that count.
         let of_node = known(&["10.96.0.0/16"], &addresses, &[]);
         assert_eq!(ranges_of(&of_node, &[], Family::V4).len(), MOST_OF_NODE);
     }

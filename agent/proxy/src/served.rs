@@ -27,7 +27,7 @@ enum Claim {
     HostPort(usize),
 }
 
-/// Fronts that lead elsewhere than before.
+/// Fronts whose endpoints have changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Moves {
     /// The fronts before; new ones are not in it.
@@ -52,7 +52,7 @@ impl Moves {
     }
 }
 
-/// The fronts that claimants offer, and where each would lead.
+/// The fronts that claimants offer, with their endpoints.
 type Offers = BTreeMap<Claim, Fronts>;
 
 /// What a node serves.
@@ -62,20 +62,20 @@ pub struct Served {
     node: String,
     zone: Option<String>,
     addresses: Vec<IpAddr>,
-    /// Ports at which load balancers ask for endpoints of this node.
+    /// Health check ports of services (`healthCheckNodePort`).
     health: BTreeSet<u16>,
-    /// Whether pods have more ports of the node than are served.
+    /// Whether pods have more host ports than are served.
     leaves_out_ports: bool,
     /// Services and their slices, by service: an index into the known slices.
     slices: BTreeSet<(Key, Arc<Key>)>,
     claims: BTreeSet<(Front, Claim)>,
-    /// What services take of the packet filter, and their namespaces.
+    /// Bytes of the nftables table that each service takes, and their sums by namespace.
     weights: BTreeMap<Arc<Key>, usize>,
     taken: BTreeMap<String, usize>,
-    /// What those take that are served whatever their namespaces take.
+    /// Bytes of the services that are served whatever their namespaces take.
     everyones: usize,
-    /// What all together may take, and the namespaces that are not served, each with the services
-    /// that took most of it when it was closed.
+    /// Most bytes that all services may take, and the namespaces that are not served, each with the
+    /// services that took most when it was closed.
     whole: usize,
     closed: BTreeMap<String, Vec<Arc<Key>>>,
 }
@@ -87,7 +87,7 @@ impl Default for Served {
 }
 
 impl Served {
-    /// One whose services together take this much of the packet filter at most, in bytes.
+    /// `whole`: most bytes of the nftables table that all services together may take.
     fn within(whole: usize) -> Self {
         Self {
             known: Arc::default(),
@@ -114,7 +114,7 @@ impl Served {
             .map(|owner| (owner.clone(), self.offers(owner)))
             .collect();
         let mut all = Fronts::new();
-        // Of the claimants of a front the first comes first.
+        // Claims are sorted: the first one of a front gets it.
         for (front, owner) in &self.claims {
             if !all.contains_key(front)
                 && let Some(pick) = offers.get_mut(owner).and_then(|own| own.remove(front))
@@ -125,7 +125,7 @@ impl Served {
         all
     }
 
-    /// Takes the cluster's present state; returns the fronts that changed, with what led where.
+    /// Takes the cluster's present state; returns the fronts that changed, as before and as now.
     pub fn take(&mut self, known: &Arc<Known>, here: Here<'_>) -> Moves {
         let touched = self.touched(known, here);
         let offers = |own: &Self, touched: &BTreeSet<Claim>| -> Offers {
@@ -140,8 +140,8 @@ impl Served {
         let was_closed: BTreeSet<&String> = before_share.keys().collect();
         let is_closed: BTreeSet<&String> = self.closed.keys().collect();
         let mut after = offers(self, &touched);
-        // Of the other services of a namespace that is served no more, or again, nothing else has
-        // changed.
+        // If a namespace is no longer served, or is served again, all its services move, not only
+        // the touched ones.
         for namespace in is_closed.symmetric_difference(&was_closed) {
             for claim in self.services_in(namespace).flat_map(claims_of) {
                 if touched.contains(&claim) {
@@ -246,7 +246,8 @@ impl Served {
         }
     }
 
-    /// Weighs services anew, and decides which namespaces are served; those that were not before.
+    /// Weighs the touched services again, and decides which namespaces are served; returns those
+    /// that were closed before.
     fn share(&mut self, touched: &BTreeSet<Claim>) -> BTreeMap<String, Vec<Arc<Key>>> {
         for claim in touched {
             let Claim::Service(key) = claim else { continue };
@@ -280,7 +281,7 @@ impl Served {
                 tracing::warn!(
                     namespace,
                     bytes,
-                    "the Services of this namespace take more of the packet filter, or of what the node keeps, than their share, and are not served: it should have fewer of them, or fewer ports"
+                    "the Services of this namespace exceed its share of the nftables table, or of the memory for watched objects, and are not served: use fewer Services or fewer ports"
                 );
                 self.largest(&namespace)
             });
@@ -299,7 +300,7 @@ impl Served {
         own.map(|(_, key)| Arc::clone(key)).collect()
     }
 
-    /// The services that are not served for what their namespaces take.
+    /// The services that are not served because their namespaces exceed their share.
     pub fn left_out(&self) -> LeftOut {
         let all = self.closed.keys();
         let spared = all.flat_map(|namespace| budget::everyones(namespace));
@@ -310,7 +311,7 @@ impl Served {
         }
     }
 
-    /// The sum that a service with this weight is in.
+    /// The sum to which a service of this weight belongs.
     fn taken_with(&mut self, name: &Key, weight: usize) -> &mut usize {
         if budget::is_everyones(name, weight) {
             &mut self.everyones
@@ -336,7 +337,7 @@ impl Served {
         Some((service, own))
     }
 
-    /// A namespace's services, but for those that are served whatever it takes.
+    /// A namespace's services, except those that are served whatever it takes.
     fn services_in(&self, namespace: &str) -> impl Iterator<Item = &Arc<Key>> {
         let from = Key {
             namespace: namespace.to_owned(),
@@ -349,7 +350,7 @@ impl Served {
         own.filter(move |key| !self.is_everyones(key))
     }
 
-    /// What a claimant offers; nothing where its namespace is not served.
+    /// What a claimant offers; nothing if its namespace is not served.
     fn offers(&self, claim: &Claim) -> Fronts {
         match claim {
             Claim::Service(name) | Claim::Named(name)
@@ -361,8 +362,8 @@ impl Served {
         }
     }
 
-    /// What a claimant offers, whether its namespace is served or not. Of a service's two ports
-    /// with one number the first has it.
+    /// What a claimant offers, whether its namespace is served or not. If two ports of a service
+    /// have the same number, the first gets the front.
     fn offered(&self, claim: &Claim) -> Fronts {
         let (name, wanted) = match claim {
             Claim::Service(name) => (name, Source::Allocated),

@@ -1,7 +1,7 @@
-//! Tells whether this node serves services, where upstream's kube-proxy does: load balancers ask
-//! before they send callers to the node (`/healthz`), and probes whether the proxy works
-//! (`/livez`), at [`HEALTH_PORT`] of all addresses; the machine's own programs ask how it works at
-//! [`STATUS_PORT`] of the loopback address.
+//! Answers at kube-proxy's ports whether this node serves Services: [`HEALTH_PORT`] of all
+//! addresses is for load balancers, which check a node before they send it callers (`/healthz`),
+//! and for probes of the proxy (`/livez`); [`STATUS_PORT`] of the loopback address is for the
+//! machine's own programs.
 
 use crate::health::{Answer, LIMITS, RETRY, accept};
 use crate::view::View;
@@ -16,16 +16,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 
-/// Where load balancers ask whether this node serves services: upstream's `healthzBindAddress`.
+/// The port for load balancers and probes: upstream's `healthzBindAddress`.
 pub const HEALTH_PORT: u16 = 10256;
-/// Where the machine's own programs ask how it does: upstream's `metricsBindAddress`.
+/// The port for the machine's own programs: upstream's `metricsBindAddress`.
 pub const STATUS_PORT: u16 = 10249;
-/// How long the packet filter may be behind what is known: upstream's (twice its `syncPeriod`).
+/// How long nftables may be behind the view: upstream's value (twice its `syncPeriod`).
 pub(crate) const BEHIND: Duration = Duration::from_secs(60);
-/// How services are served, in upstream's words.
+/// The proxy mode, by upstream's name.
 const MODE: &str = "nftables";
 
-/// How far the packet filter is behind what is known.
+/// How far nftables is behind the view.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Freshness(Arc<Mutex<Progress>>);
 
@@ -37,7 +37,7 @@ struct Progress {
     applied: Option<Timestamp>,
 }
 
-/// How far the packet filter was behind at one time.
+/// How far nftables was behind at one time.
 #[derive(Debug, Clone, Copy)]
 struct FilterState {
     /// No change has waited for [`BEHIND`] to be applied.
@@ -47,13 +47,13 @@ struct FilterState {
 }
 
 impl Freshness {
-    /// Something is known that is not applied yet.
+    /// To be called when the view has changed, before the change is applied.
     pub(crate) fn changed(&self, now: Instant) {
         let mut progress = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         progress.behind.get_or_insert(now);
     }
 
-    /// All that is known is applied.
+    /// To be called when the view has been applied.
     pub(crate) fn applied(&self) {
         let mut progress = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *progress = Progress {
@@ -62,7 +62,7 @@ impl Freshness {
         };
     }
 
-    /// Whether it is near enough.
+    /// Whether no change has waited for [`BEHIND`].
     pub(crate) fn is_fresh(&self, now: Instant) -> bool {
         self.now(now).fresh
     }
@@ -147,7 +147,7 @@ pub(crate) async fn serve(view: View, node: String, freshness: Freshness) {
     );
 }
 
-/// Answers at a port of the first of these addresses that there is.
+/// Answers at a port of the first of these addresses that can be bound.
 async fn listen(addresses: &[IpAddr], port: u16, answer: Answer) {
     let all: Vec<SocketAddr> = addresses.iter().map(|at| (*at, port).into()).collect();
     loop {
@@ -157,7 +157,7 @@ async fn listen(addresses: &[IpAddr], port: u16, answer: Answer) {
                 tracing::warn!(
                     port,
                     error = chain(&error),
-                    "cannot listen where load balancers and probes ask the service proxy"
+                    "cannot listen at a health or status port of the service proxy; trying again"
                 );
                 tokio::time::sleep(RETRY).await;
             }

@@ -162,8 +162,9 @@ pub fn entries(fronts: &Fronts) -> Entries {
     all
 }
 
-/// The whole table of a family, in place of one that this or another agent made. The clients that
-/// it remembers stay: only what was put there is cleared.
+/// The whole table of a family, in place of one that this or another agent made. Rules are
+/// replaced, and maps and sets are filled anew; but the clients with affinity stay, and the
+/// services' ranges until [`service_ranges`] replaces them.
 pub fn all(family: Family, entries: &Entries) -> Vec<Change> {
     let mut changes = vec![Change::AddTable(TABLE), Change::ClearTable(TABLE)];
     changes.extend(maps_and_sets(family));
@@ -191,7 +192,7 @@ fn maps_and_sets(family: Family) -> Vec<Change> {
         set(RESTRICTED.into(), front),
     ];
     let mut changes: Vec<Change> = filled.into_iter().flatten().collect();
-    // What it holds stays until it is known which these are ([`service_ranges`]).
+    // This set keeps its elements until the ranges are known ([`service_ranges`]).
     changes.push(Change::AddRanges {
         table: TABLE,
         name: RANGES.into(),
@@ -207,8 +208,7 @@ fn maps_and_sets(family: Family) -> Vec<Change> {
     changes
 }
 
-/// The chains that every table has: those at which the kernel's hooks enter, and those that they
-/// lead to.
+/// The chains that every table has: the base chains, and those that they jump to.
 fn chains() -> [Change; 11] {
     [
         branch(SERVICES.into()),
@@ -219,7 +219,7 @@ fn chains() -> [Change; 11] {
         base("own-admission", ChainKind::Filter, Hook::Output, BEFORE_NAT),
         base("callers", ChainKind::Nat, Hook::Prerouting, DESTINATION_NAT),
         base("own-callers", ChainKind::Nat, Hook::Output, DESTINATION_NAT),
-        // Before it is known where they go: a machine may have no way to addresses of services.
+        // Before routing: a machine may have no route to addresses of services.
         base(
             "nobody-there",
             ChainKind::Filter,
@@ -236,7 +236,7 @@ fn chains() -> [Change; 11] {
     ]
 }
 
-/// The rules of these chains, in the order of a packet's way.
+/// The rules of these chains, in the order in which a packet passes them.
 fn rules(family: Family) -> Vec<Change> {
     let mut changes = vec![rule(
         NOBODY,
@@ -290,14 +290,14 @@ fn leaving() -> Change {
     )
 }
 
-/// The same in place of a table with unknown content: the affinity of its clients is lost.
+/// The whole table in place of one with unknown content: the affinity of its clients is lost.
 pub fn anew(family: Family, entries: &Entries) -> Vec<Change> {
     let mut changes = none().to_vec();
     changes.extend(all(family, entries));
     changes
 }
 
-/// What removes the table; nothing where there is none.
+/// The changes that remove the table, if it exists.
 pub fn none() -> [Change; 2] {
     [Change::AddTable(TABLE), Change::RemoveTable(TABLE)]
 }
@@ -336,18 +336,18 @@ pub(crate) fn difference(family: Family, before: &Entries, after: &Entries) -> V
     changes
 }
 
-/// The chains of a table of a family and the lengths of prefixes that it has sets for, which stay:
-/// they are few as a rule, and may be needed again.
+/// The chains of a family's table, and the prefix lengths that it has sets for. Unused ones stay at
+/// first: they are usually few, and may be needed again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chains {
     family: Family,
     picking: BTreeSet<Chain>,
     prefixes: BTreeSet<u8>,
-    /// How many chains were needed when those without use went last.
+    /// How many chains were needed when unused ones were last removed.
     needed: usize,
 }
 
-/// Most chains that nothing may lead to any more, beside twice as many as were needed then.
+/// Most chains beyond twice the number that was needed then.
 const MOST_UNUSED: usize = 1024;
 
 impl Chains {
@@ -361,13 +361,13 @@ impl Chains {
         }
     }
 
-    /// Whether so many have been added that those without use should go: a Service whose clients
-    /// stay for another time after each change of it adds some with each.
+    /// Whether so many have been added that unused ones should be removed: a Service adds some with
+    /// each change of its affinity timeout.
     pub fn are_crowded(&self) -> bool {
         self.picking.len() > 2 * self.needed + MOST_UNUSED
     }
 
-    /// The changes that remove the chains that these entries, which are all, don't need.
+    /// The changes that remove unused chains. `entries`: all of the table.
     pub fn trim(&mut self, entries: &Entries) -> Vec<Change> {
         let unused = self.picking.difference(&entries.chains);
         let table = TABLE;
@@ -381,8 +381,8 @@ impl Chains {
         changes
     }
 
-    /// The changes that lead some fronts of a table with these chains elsewhere. Chains that are
-    /// added are recorded here.
+    /// The changes that give some fronts of a table with these chains other endpoints. Chains that
+    /// they add are recorded here.
     pub fn lead(&mut self, before: &Fronts, after: &Fronts) -> Vec<Change> {
         let mut before = Entries {
             chains: self.picking.clone(),
@@ -405,10 +405,10 @@ fn map_difference(
     after: &BTreeMap<Vec<u8>, Value>,
     changes: &mut Vec<Change>,
 ) {
-    let goes = before
+    let removed = before
         .iter()
         .filter(|(key, value)| after.get(*key) != Some(value));
-    let keys: Vec<Vec<u8>> = goes.map(|(key, _)| key.clone()).collect();
+    let keys: Vec<Vec<u8>> = removed.map(|(key, _)| key.clone()).collect();
     if !keys.is_empty() {
         changes.push(Change::RemoveElements {
             table: TABLE,
@@ -416,10 +416,10 @@ fn map_difference(
             keys,
         });
     }
-    let comes = after
+    let added = after
         .iter()
         .filter(|(key, value)| before.get(*key) != Some(value));
-    let entries: Vec<_> = comes
+    let entries: Vec<_> = added
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
     if !entries.is_empty() {
@@ -475,12 +475,12 @@ fn admission(family: Family, chain: &'static str) -> [Change; 2] {
     ]
 }
 
-/// The set of ranges of a length.
+/// The name of the set of source ranges with a prefix length.
 fn sources_of(prefix: u8) -> Name {
     format!("from-{prefix}").into()
 }
 
-/// The set of ranges of a length, and the rule by which their callers pass.
+/// The set of source ranges with a prefix length, and the rule that accepts their callers.
 fn admitting(family: Family, prefix: u8) -> [Change; 3] {
     let behind = front_bytes(family) / REGISTER;
     let everything = Cidr {
@@ -508,15 +508,15 @@ fn admitting(family: Family, prefix: u8) -> [Change; 3] {
     [made, cleared, rule(SOURCES, steps)]
 }
 
-/// The rules by which callers of fronts without endpoints are refused at once. A reset comes before
-/// TCP: a caller that is still sending its first packet sees the ICMP error only when it sends the
-/// next, a second later.
+/// The rules that refuse callers of fronts without endpoints at once. TCP is answered with a reset:
+/// a caller in the middle of sending its first packet would see an ICMP error only with the next
+/// one, a second later.
 fn refusals(family: Family, chain: &'static str) -> [Change; 2] {
     let of_empty = [load_front(family, 0), vec![Step::In(0, EMPTY.into())]];
     refused(chain, of_empty.concat())
 }
 
-/// The rules by which packets for which these steps hold are refused.
+/// The rules that refuse packets that these steps match.
 fn refused(chain: &'static str, when: Vec<Step>) -> [Change; 2] {
     let tcp = vec![
         Step::LoadProtocol(0),
@@ -529,9 +529,9 @@ fn refused(chain: &'static str, when: Vec<Step>) -> [Change; 2] {
     ]
 }
 
-/// The rule that finds what begins a connection to an address that services alone have, and is led
-/// nowhere by one; `by`: conditions for who sends it. Upstream drops it where no service has the
-/// address; here callers hear as soon as with a service that has no endpoints yet.
+/// The rule for new connections to an address in the services' ranges that no service has
+/// translated. `by`: steps that match the sender. Upstream drops packets to an address that no
+/// service has; here callers are refused at once, as by a service without endpoints.
 fn led_nowhere(family: Family, chain: &'static str, by: Vec<Step>) -> Change {
     let begins = NEW.to_ne_bytes().to_vec();
     let led = DESTINATION_CHANGED.to_ne_bytes().to_vec();
@@ -558,7 +558,7 @@ fn led_nowhere(family: Family, chain: &'static str, by: Vec<Step>) -> Change {
     rule(chain, steps)
 }
 
-/// The changes by which these addresses, and no others, are those that services alone have.
+/// The changes that replace the ranges that belong to services only.
 pub(crate) fn service_ranges(ranges: &[AddressRange]) -> [Change; 2] {
     let all = Change::AddRanges {
         table: TABLE,
@@ -596,7 +596,7 @@ pub(crate) fn load_front(family: Family, at: u32) -> Vec<Step> {
     ]
 }
 
-/// A map with nothing in it.
+/// A map, emptied if it exists.
 fn map(name: &'static str, length: u32, values: Values) -> [Change; 2] {
     let map = Change::AddMap {
         table: TABLE,
@@ -607,12 +607,12 @@ fn map(name: &'static str, length: u32, values: Values) -> [Change; 2] {
     [map, cleared(name.into())]
 }
 
-/// A set with nothing in it.
+/// A set, emptied if it exists.
 fn set(name: Name, length: u32) -> [Change; 2] {
     let set = Change::AddSet {
         table: TABLE,
         name: name.clone(),
-        // Integers, as programs show them.
+        // Programs such as `nft` show the elements as integers.
         shown_as: 4,
         length,
     };

@@ -1,4 +1,5 @@
-//! What the node knows of services, endpoints and nodes: as much of each object as it needs.
+//! The node's cache of Services, EndpointSlices, ServiceCIDRs and Nodes, with the parts of each
+//! object that it needs.
 
 use config_kube::identity::{
     NAME_SERVER_PROXY, SERVICE_PROXY_LABEL, TUNNEL_ANNOTATION, TUNNEL_KEYS_ANNOTATION,
@@ -14,7 +15,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// How long a client stays with an endpoint where the service names no time (upstream's default).
+/// How long a client stays with an endpoint if the service sets no timeout (upstream's default).
 const AFFINITY_SECONDS: u32 = 10_800;
 /// The label of a slice that names its service.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -22,24 +23,24 @@ const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const OF_NAMES: &str = "FQDN";
 /// The label of a node that names its zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
-/// The label of a service, or of a slice of one, whose names alone are served (upstream's).
+/// The label of a service, or of its slices, for which nodes serve only DNS names (upstream's).
 const NAMES_ALONE: &str = "service.kubernetes.io/headless";
 
 /// Most ports of a service, and of a slice: upstream's API takes as many, and objects stored
 /// earlier may have them.
 const MOST_PORTS: usize = 20_000;
-/// Most endpoints of a slice, and nodes and zones that an endpoint is meant for, as the API.
+/// Most endpoints of a slice, and most nodes and zones in an endpoint's hints (the API's limits).
 const MOST_ENDPOINTS: usize = 1000;
 const MOST_HINTS: usize = 8;
 /// Most addresses of a node, and ranges of pod addresses: a node writes its own status.
 const MOST_OF_NODE: usize = 16;
-/// What an object takes beside its own fields: its key, and its places in maps and indexes.
+/// Bytes that an object takes besides its own fields: its key, and its entries in maps and indexes.
 const PLACES: usize = 256;
 
 /// Namespace and name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// Namespace; empty where the kind has none.
+    /// Namespace; empty if the kind has none.
     pub namespace: String,
     /// Name.
     pub name: String,
@@ -100,7 +101,7 @@ pub struct Port {
     pub protocol: Protocol,
     /// Its number.
     pub port: u16,
-    /// Its number on nodes; none where it has none.
+    /// Its node port, if it has one.
     pub node_port: Option<u16>,
 }
 
@@ -113,43 +114,43 @@ pub struct Port {
 pub struct Service {
     /// Its UID.
     pub uid: String,
-    /// Its own addresses; none where it is headless or a name.
+    /// Its cluster IPs; none if it is headless or an `ExternalName`.
     pub addresses: Vec<IpAddr>,
     /// Whether its name resolves to its endpoints' addresses.
     pub headless: bool,
     /// The external name that its name is an alias of (`ExternalName`).
     pub external_name: Option<String>,
-    /// Addresses outside of the cluster at which nodes answer for it.
+    /// Its `externalIPs`.
     pub external: Vec<IpAddr>,
-    /// Addresses of load balancers.
+    /// Its load balancers' addresses, except those in `ipMode: Proxy`.
     pub balancers: Vec<IpAddr>,
-    /// Ranges whose callers alone may come to those; empty where all may.
+    /// The ranges from which those may be called (`loadBalancerSourceRanges`); empty if all may.
     pub sources: Vec<Cidr>,
     /// Its ports.
     pub ports: Vec<Port>,
-    /// Its ports of SCTP, which nodes do not serve, each by its place among all, its name and its
-    /// number: variables of pods tell of all ports.
+    /// Its SCTP ports, which nodes do not serve, each by its index among all ports, its name and
+    /// its number: pods' environment variables list all ports.
     pub sctp_ports: Vec<(usize, String, u16)>,
-    /// Seconds for which a client stays with an endpoint; none where it does not.
+    /// Seconds for which a client stays with an endpoint (`ClientIP` affinity); `None` without it.
     pub affinity: Option<u32>,
-    /// Whether callers inside of the cluster reach only endpoints of their node.
+    /// Whether callers inside of the cluster reach only endpoints on their node.
     pub internal_local: bool,
-    /// Whether callers from outside reach only endpoints of the node that they called.
+    /// Whether callers from outside reach only endpoints on the node that they called.
     pub external_local: bool,
-    /// The port at which each node tells load balancers whether it has endpoints of its own; only
-    /// where callers from outside reach none but those.
+    /// The port at which each node answers load balancers whether it has endpoints of its own
+    /// (`healthCheckNodePort`); only of a load balancer's service with `external_local`.
     pub health_port: Option<u16>,
     /// Whether a label says that this proxy does not serve it.
     pub foreign: bool,
     /// Whether a label says that the node's own name server answers, wherever it is called.
     pub name_server: bool,
-    /// Whether nothing but its key and UID is kept: it has too many ports, or its namespace takes
-    /// too much of what the node keeps. It is not served.
+    /// Whether only its key, its UID and `foreign` are kept: it has too many ports, or its
+    /// namespace exceeds its share of the memory for watched objects. It is not served.
     pub left_out: bool,
 }
 
 impl Service {
-    /// What the node needs of an object; one with more than 20,000 ports is left out.
+    /// Reads what the node needs of an object; one with more than 20,000 ports is left out.
     pub fn read(service: core::Service) -> Self {
         let ports = service.spec.as_ref().and_then(|spec| spec.ports.as_ref());
         let too_many = ports.is_some_and(|ports| ports.len() > MOST_PORTS);
@@ -168,7 +169,7 @@ impl Service {
         };
         let balancers = service.status.and_then(|status| status.load_balancer);
         let balancers = balancers.and_then(|status| status.ingress);
-        // An address in mode `Proxy` is for the balancer alone.
+        // An address in mode `Proxy` belongs to the balancer: nodes do not serve it.
         let served = balancers
             .iter()
             .flatten()
@@ -241,7 +242,7 @@ impl Service {
         let ports = self.ports.iter().map(|port| port.name.len());
         let sctp = self.sctp_ports.iter().map(|(_, name, _)| name.len());
         let names = ports.chain(sctp);
-        // As much again in indexes: fronts by their addresses.
+        // Indexes hold the addresses again, as fronts.
         PLACES
             + size_of::<Self>()
             + self.uid.len()
@@ -254,8 +255,8 @@ impl Service {
     }
 }
 
-/// Whether labels say that this proxy serves neither a service nor endpoints of one: another proxy
-/// does, or they have names alone.
+/// Whether labels say that this proxy does not serve a service, or endpoints of one: another proxy
+/// does, or only their DNS names are served.
 fn is_foreign(labels: &BTreeMap<String, String>) -> bool {
     let proxy = labels.get(SERVICE_PROXY_LABEL);
     proxy.is_some_and(|name| name != NAME_SERVER_PROXY) || labels.contains_key(NAMES_ALONE)
@@ -270,7 +271,7 @@ fn port(port: &core::ServicePort) -> Option<Port> {
     })
 }
 
-/// A port's number; none where it is 0 or not one.
+/// A port's number; `None` if it is 0 or out of range.
 fn number(port: Option<i32>) -> Option<u16> {
     port.and_then(|port| u16::try_from(port).ok())
         .filter(|port| *port > 0)
@@ -294,21 +295,20 @@ pub struct Endpoint {
     pub address: IpAddr,
     /// Whether it takes connections.
     pub ready: bool,
-    /// Whether it would, were it not on its way out.
+    /// Whether it still serves, also while it terminates.
     pub serving: bool,
-    /// Whether it is on its way out.
+    /// Whether its pod terminates.
     pub terminating: bool,
-    /// Its host name below the service's.
+    /// Its host name below the service's DNS name.
     pub hostname: Option<String>,
     /// Its node.
     pub node: Option<String>,
-    /// Whose callers should take it, where the service wishes them to stay near (KEP-2433,
-    /// KEP-3015).
+    /// The callers that should use it, to keep traffic near (KEP-2433, KEP-3015).
     pub hints: Option<Box<Hints>>,
 }
 
 impl Endpoint {
-    /// Bytes of memory that it takes, about, with its place among those at its address.
+    /// Bytes of memory that it takes, about, with its entry in the index by address.
     fn bytes(&self) -> usize {
         let names = [&self.hostname, &self.node].into_iter().flatten();
         let hints = self.hints.iter();
@@ -348,13 +348,13 @@ pub struct Slice {
     pub ports: Vec<SlicePort>,
     /// Endpoints.
     pub endpoints: Vec<Endpoint>,
-    /// Whether a label says that this proxy leads nobody to them; they still have names.
+    /// Whether a label says that this proxy sends nobody to them; they still have DNS names.
     pub foreign: bool,
 }
 
 impl Slice {
-    /// What the node needs of an object; none where it names no service, holds no addresses, or has
-    /// longer lists than the API takes.
+    /// Reads what the node needs of an object; `None` if it names no service, or has longer lists
+    /// than the API accepts.
     pub fn read(slice: EndpointSlice) -> Option<Self> {
         // A name may read as an address, which the API has then not checked as one.
         if slice.address_type == OF_NAMES {
@@ -366,7 +366,7 @@ impl Slice {
             tracing::warn!(
                 namespace = slice.metadata.namespace,
                 name = slice.metadata.name,
-                "an EndpointSlice has more ports or endpoints than the API takes, and is left out"
+                "an EndpointSlice has more ports or endpoints than the API accepts, and is left out"
             );
             return None;
         }
@@ -383,8 +383,7 @@ impl Slice {
             let conditions = one.conditions.unwrap_or_default();
             let ready = conditions.ready.unwrap_or(true);
             let address: IpAddr = one.addresses.first()?.parse().ok()?;
-            // An address of IPv4 that is written as one of IPv6 is of neither family (upstream's
-            // rule).
+            // An IPv4-mapped IPv6 address belongs to neither family (upstream's rule).
             (address.to_canonical() == address).then_some(())?;
             Some(Endpoint {
                 address,
@@ -425,7 +424,7 @@ impl Slice {
     }
 }
 
-/// Ranges of services' addresses, of one object or of both families (a ServiceCIDR).
+/// The ranges of a ServiceCIDR: one, or one of each family.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServiceRange(pub Vec<Cidr>);
 
@@ -441,27 +440,28 @@ impl ServiceRange {
 /// A node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Node {
-    /// Its addresses.
+    /// Its addresses of type `InternalIP`.
     pub addresses: Vec<IpAddr>,
-    /// Its ranges of pod addresses.
+    /// Its pod CIDRs.
     pub ranges: Vec<Cidr>,
-    /// Whether nothing is held against its machine.
+    /// Whether its machine is trusted: the node has no taint that marks it as suspect or untrusted.
     pub trusted: bool,
-    /// The public key of its tunnel's first link, as it signed it; nothing of it is verified.
+    /// The public key of its tunnel's first link, signed by the node; the signature is not verified
+    /// here.
     pub tunnel: Option<String>,
-    /// The same of both links.
+    /// The same for both links.
     pub tunnel_keys: Option<String>,
     /// Its zone, by its label.
     pub zone: Option<String>,
-    /// Whether it is about to go, so that load balancers should send it no more clients: it is
-    /// being deleted, or an autoscaler is about to remove its machine.
+    /// Whether load balancers should send it no more clients: it is being deleted, or an autoscaler
+    /// is about to remove its machine.
     pub leaving: bool,
 }
 
-/// The taint by which an autoscaler announces that (upstream's).
+/// The taint by which an autoscaler announces that it removes a machine (upstream's).
 const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// Longest announcement of a tunnel's keys that is looked at: a certificate and its intermediates.
+/// Most bytes of an annotation with a tunnel's keys: a certificate and its intermediates.
 const LONGEST_TUNNEL: usize = 16 * 1024;
 
 impl Node {
@@ -506,7 +506,7 @@ impl Node {
     }
 }
 
-/// A port of the node behind which one of its pods answers.
+/// A pod's host port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPort {
     /// The node's address; `None`: all of its addresses.
@@ -517,17 +517,17 @@ pub struct HostPort {
     pub port: u16,
     /// The pod's address.
     pub pod: IpAddr,
-    /// The number there.
+    /// The pod's port.
     pub pod_port: u16,
 }
 
 impl HostPort {
-    /// The ports of the node that a pod with this address asks for.
+    /// The host ports of a pod with this address.
     pub fn read(spec: &core::PodSpec, pod: IpAddr) -> Vec<Self> {
         if spec.host_network == Some(true) {
             return Vec::new();
         }
-        // Of init containers those count that run on beside the others.
+        // Of init containers only sidecars count.
         let beside = spec.init_containers.iter().flatten();
         let beside = beside.filter(|one| one.restart_policy.as_deref() == Some("Always"));
         let ports = spec.containers.iter().chain(beside);
@@ -551,8 +551,8 @@ impl HostPort {
     }
 }
 
-/// Objects of a kind. Each change copies the map for those who still read the old one, so that keys
-/// are shared, too.
+/// Objects of a kind. A change copies the map if the old one is still being read, so keys are
+/// shared, too.
 pub type Objects<T> = BTreeMap<Arc<Key>, Arc<T>>;
 
 /// All that is known.
@@ -562,7 +562,8 @@ pub struct Known {
     pub services: Option<Objects<Service>>,
     /// Slices; none before they were listed.
     pub slices: Option<Objects<Slice>>,
-    /// Namespaces whose slices are left out: they take too much of what the node keeps.
+    /// Namespaces whose slices are left out: they exceed their share of the memory for watched
+    /// objects.
     pub slices_left_out: BTreeSet<String>,
     /// Ranges of services' addresses, by the names of ServiceCIDRs; none before they were listed.
     pub service_ranges: Option<BTreeMap<String, Arc<ServiceRange>>>,
@@ -570,11 +571,12 @@ pub struct Known {
     pub nodes: Option<BTreeMap<String, Arc<Node>>>,
     /// Names of namespaces; none before they were listed.
     pub namespaces: Option<BTreeSet<String>>,
-    /// Ports of this node that its pods have, by the pods' uids, in the order in which they came.
+    /// Host ports of this node's pods, with the pods' uids, in the order in which they were
+    /// published.
     pub host_ports: Vec<(String, Vec<HostPort>)>,
-    /// Whether the pods that an earlier agent left have theirs among these.
+    /// Whether these include the host ports of the pods that an earlier agent left.
     pub host_ports_listed: bool,
-    /// Addresses of this node at which its name server answers.
+    /// Addresses of this node at which its DNS server answers.
     pub name_servers: Vec<IpAddr>,
 }
 
@@ -614,7 +616,7 @@ impl<S: Clone> View<S> {
         self.0.subscribe()
     }
 
-    /// Takes what another view knows.
+    /// Replaces what is known.
     pub fn take(&self, known: Arc<S>) {
         self.0.send_replace(known);
     }
@@ -632,7 +634,7 @@ impl<S: Clone> View<S> {
 }
 
 impl View {
-    /// The pods that an earlier agent left have their ports of the node again.
+    /// Records that the host ports of the pods that an earlier agent left are published.
     pub fn host_ports_are_listed(&self) {
         self.change(
             |known| !known.host_ports_listed,
@@ -640,8 +642,8 @@ impl View {
         );
     }
 
-    /// Gives a pod these ports of the node, in place of those that it had; none takes them away. It
-    /// keeps its place among the other pods.
+    /// Replaces a pod's host ports; an empty list removes them. The pod keeps its place among the
+    /// others.
     pub fn publish(&self, uid: &str, ports: &[HostPort]) {
         let place = |known: &Known| known.host_ports.iter().position(|(own, _)| own == uid);
         let had = |known: &Known| {
