@@ -1,9 +1,9 @@
 //! Allocates pod IPs: a table that gives each address to one pod at a time (pure). It holds the
 //! pods' ranges of user ids ([`IdRanges`]) too, so that both are given and released together.
 //!
-//! Guarantees: no address is given to two pods, none is given that lies outside of the ranges or is
-//! reserved, and a pod that asks again has what it had. An address that came back is given again
-//! only after all others of its range: peers may remember who had it.
+//! Guarantees: no address is given to two pods, none outside of the ranges or a reserved one is
+//! given, and a pod that asks again keeps what it has. A released address is given again only after
+//! all others of its range, since peers may remember who had it.
 
 use crate::error::Error;
 use agent_confine::users::IdRanges;
@@ -18,7 +18,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub struct Table {
     /// Addresses by the pod's uid: one for each range.
     given: BTreeMap<String, Vec<IpAddr>>,
-    /// The last address that was given of each range: the search for a free one goes on behind it.
+    /// The last address that was given of each range: the search for a free one continues after it.
     last: Vec<IpAddr>,
     /// The ranges of user and group ids.
     #[serde(default)]
@@ -67,7 +67,7 @@ impl Table {
     }
 
     /// Records the addresses that a running pod was found to have; true if that changed something.
-    /// Where another pod has one of them, nothing is recorded.
+    /// If another pod has one of them, nothing is recorded.
     pub fn keep(&mut self, uid: &str, addresses: &[IpAddr]) -> bool {
         let own = addresses.to_vec();
         let taken = self
@@ -100,8 +100,8 @@ fn fits(addresses: &[IpAddr], ranges: &[Cidr]) -> bool {
     addresses.len() == ranges.len() && addresses.iter().zip(ranges).all(is_of)
 }
 
-/// The first free address behind the last one that was given; behind the end of the range the
-/// search goes on at its start.
+/// The first free address after the last one that was given; at the end of the range, the search
+/// continues at its start.
 fn next_free(range: &Cidr, last: Option<IpAddr>, taken: &BTreeSet<IpAddr>) -> Option<IpAddr> {
     let (first, end) = ends(range);
     let from = last.map_or(first, |last| number(last).saturating_add(1).max(first));
@@ -112,9 +112,9 @@ fn next_free(range: &Cidr, last: Option<IpAddr>, taken: &BTreeSet<IpAddr>) -> Op
         .find(|address| !taken.contains(address))
 }
 
-/// The first and the last address of a range that a pod can get; the first is greater where there
-/// is none. Reserved are the network's own address, the node's ([`gateway`]), and the last one,
-/// which other hosts may take for a broadcast address.
+/// The first and the last address of a range that a pod can get; the first is greater if there is
+/// none. Reserved are the network's own address, the node's ([`gateway`]), and the last one, which
+/// other hosts may take for a broadcast address.
 fn ends(range: &Cidr) -> (u128, u128) {
     let bits = if range.address.is_ipv4() { 32 } else { 128 };
     let host = u32::from(u8::saturating_sub(bits, range.prefix));

@@ -1,9 +1,9 @@
-//! Why a pod has no sandbox.
+//! Errors of sandboxes and of the pod network.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a sandbox can't be made, found or removed.
+/// Why a sandbox or the pod network can't be set up or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The master has not given this node a range of addresses for pods yet.
@@ -22,7 +22,7 @@ pub enum Error {
     #[error("a WireGuard link of the tunnel has lost its key")]
     NoKey,
     /// The kernel refused a step.
-    #[error("cannot set up the pod's sandbox")]
+    #[error("cannot set up a sandbox or the pod network")]
     System(#[from] agent_sys::Error),
     /// A file of the agent's own.
     #[error("{what} {path}")]
@@ -46,7 +46,7 @@ impl Error {
         move |source| Self::File { what, path, source }
     }
 
-    /// The whole chain in one line, for an event.
+    /// The whole chain of causes in one line, for an event.
     pub fn chain(&self) -> String {
         config_errors::chain(self)
     }

@@ -1,9 +1,9 @@
-//! The table of addresses and ids on the disk: each is written down before it is used.
+//! Keeps the table of addresses and ids on the disk: each is written before it is used.
 //!
 //! Guarantee: after a crash or a power cut the file is the one before a change or the one after it,
-//! never a part, and whatever was given before the crash is in it. What can't be read is logged and
-//! replaced by an empty table: after a power cut no pod runs, and after a crash the records of the
-//! sandboxes that still run are taken up again.
+//! never a part of one, and it holds all that was given before. A file that can't be read is logged
+//! and replaced by an empty table: after a power cut no pod runs, and after a crash the sandboxes
+//! that still run are recorded again.
 
 use crate::address::Table;
 use crate::error::Error;
@@ -31,8 +31,8 @@ impl Ledger {
         Self { path, table }
     }
 
-    /// Changes the table; the change holds also after a power cut when this returns. After an error
-    /// nothing has changed.
+    /// Changes the table. When this returns, the change is on the disk; after an error nothing has
+    /// changed.
     pub(crate) fn change<T>(
         &mut self,
         change: impl FnOnce(&mut Table) -> Result<(T, bool), Error>,

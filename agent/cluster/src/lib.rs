@@ -1,26 +1,24 @@
-//! The pod network of one node: sandboxes, their addresses, and the packet filter's rules.
+//! The pod network of one node: sandboxes, their addresses, and nftables rules.
 //!
 //! Enter by [`Sandboxes`]: one for the agent, opened before the first pod. A sandbox is what the
-//! containers of a pod share: network, IPC and UTS namespaces, held by mounts below one folder in
-//! memory, without a process; a link, an address, and memory for `/dev/shm`. Each is made in steps
-//! ([`Step`]) of which the last writes a record. A folder without a record is what a crash left,
-//! and the next start takes it away; one with a record is adopted as it is.
+//! containers of a pod share: network, IPC, UTS and user namespaces, held by bind mounts below one
+//! folder on a tmpfs, without a process; a link, an address, and memory for `/dev/shm`. Each is
+//! made in steps ([`Step`]), the last of which writes a record. The next start of the agent removes
+//! a folder without a record, which a crash has left, and adopts one with a record as it is.
 //!
-//! Every pod has a veth pair of its own to the node and no segment is shared: what a pod sends goes
-//! to the node's routes and nowhere else, so there is no neighbour to be deceived by ARP. The node
-//! fixes both ends' Ethernet addresses, and [`rules`] let out of a veth pair only what carries its
-//! pod's address.
+//! Every pod has a veth pair of its own to the node, and pods share no segment: the node routes all
+//! that a pod sends, so there is no neighbour for ARP spoofing. The node sets both ends' Ethernet
+//! addresses, and [`rules`] drop packets from a veth pair that do not carry its pod's address.
 //!
-//! Packets between pods of a node are larger than others, and go through the machine in larger
-//! bursts (`sizes`).
+//! Packets between pods of a node are larger than others, and pass the machine in larger bursts
+//! (`sizes`).
 //!
-//! Decisions are pure: [`address`] (which pod has which address), [`rules`]
-//! (what the packet filter holds), [`shares`] (what a pod may have of the connection table),
-//! [`settings`] (which kernel settings are safe). Calls block for a few milliseconds, and an event
-//! loop makes them on threads for that.
+//! Decisions are pure: [`address`] (which pod has which address), [`rules`] (the nftables table),
+//! [`shares`] (each pod's share of the connection table), [`settings`] (which kernel settings are
+//! safe). Calls block for a few milliseconds: async code makes them on blocking threads.
 //!
-//! Tasks: [`tunnel::Keeper::run`] and [`keep_routes`] follow what the kubelet's watches know of the
-//! cluster. NetworkPolicies are a room of their own, `agent-policy`.
+//! Tasks: [`tunnel::Keeper::run`] and [`keep_routes`] follow the kubelet's view of the cluster.
+//! NetworkPolicies are in `agent-policy`.
 
 pub mod address;
 mod error;

@@ -1,4 +1,4 @@
-//! Kernel settings of the links that packets of pods pass, and of the machine that passes them on.
+//! Sets up the links that packets of pods pass, and forwarding on the machine (sysctls).
 
 use agent_sys::namespace;
 use agent_sys::netlink::Family;
@@ -6,17 +6,17 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
-/// Settings of the node's end of a veth pair: packets from it are passed on, and none whose answer
-/// would go elsewhere.
+/// Settings of the node's end of a veth pair: packets from it are forwarded, except those whose
+/// answers would leave by another link.
 const NEAR_SETTINGS: [(&str, &str); 4] = [
     ("forwarding", "1"),
     ("rp_filter", "1"),
     ("send_redirects", "0"),
     ("accept_redirects", "0"),
 ];
-/// Settings of IPv6 at either end of a veth pair and at the tunnel: no address comes by itself, not
-/// even a link-local one, and no router is believed. The first comes before the second, which lets
-/// IPv6 in.
+/// Settings of IPv6 at either end of a veth pair and at the tunnel: no automatic address, not even
+/// a link-local one, and no router advertisements. The first is set before the second, which turns
+/// on IPv6.
 const IPV6_SETTINGS: [(&str, &str); 5] = [
     ("addr_gen_mode", "1"),
     ("disable_ipv6", "0"),
@@ -25,7 +25,7 @@ const IPV6_SETTINGS: [(&str, &str); 5] = [
     ("accept_redirects", "0"),
 ];
 
-/// Settings of a link from which packets are passed on.
+/// Sets up a link from which packets are forwarded.
 pub(crate) fn set_link(name: &str) -> agent_sys::Result<()> {
     for (setting, value) in NEAR_SETTINGS {
         namespace::set(&format!("net/ipv4/conf/{name}/{setting}"), value)?;
@@ -33,9 +33,8 @@ pub(crate) fn set_link(name: &str) -> agent_sys::Result<()> {
     Ok(())
 }
 
-/// Lets IPv6 into a link where one of the addresses on it is of that family. Else it has none:
-/// addresses of IPv6 come to a link by themselves, and the node's own services would be reached by
-/// them.
+/// Turns on IPv6 on a link if one of its addresses is of that family. Else turns it off: a link
+/// gets IPv6 addresses automatically, by which the node's own services would be reached.
 pub(crate) fn set_ipv6(link: &str, addresses: &[IpAddr]) -> agent_sys::Result<()> {
     let setting = |name: &str| format!("net/ipv6/conf/{link}/{name}");
     if addresses.iter().any(IpAddr::is_ipv6) {
@@ -49,7 +48,7 @@ pub(crate) fn set_ipv6(link: &str, addresses: &[IpAddr]) -> agent_sys::Result<()
     Ok(())
 }
 
-/// Lets the machine pass on packets of a family.
+/// Turns on forwarding of packets of a family.
 pub(crate) fn pass_on(family: Family) -> agent_sys::Result<()> {
     match family {
         Family::V4 => namespace::set("net/ipv4/ip_forward", "1"),
@@ -60,9 +59,9 @@ pub(crate) fn pass_on(family: Family) -> agent_sys::Result<()> {
     }
 }
 
-/// A machine that passes on packets of IPv6 believes no router any more and forgets its routes,
-/// unless its links are told to go on (`accept_ra` 2 in the place of 1): its own addresses and its
-/// way out may come from one.
+/// With IPv6 forwarding, the kernel ignores router advertisements and forgets their routes unless
+/// `accept_ra` of a link is 2 instead of 1. The machine's own addresses and default route may come
+/// from such advertisements.
 fn believe_routers() -> agent_sys::Result<()> {
     let folder = Path::new("/proc/sys/net/ipv6/conf");
     let fault = |error| agent_sys::Error::new("list", folder.display().to_string(), error);
@@ -70,7 +69,7 @@ fn believe_routers() -> agent_sys::Result<()> {
         let link = entry.map_err(fault)?.file_name();
         let link = link.to_string_lossy();
         let setting = format!("net/ipv6/conf/{link}/accept_ra");
-        // A link may be gone by now.
+        // A link may have been removed meanwhile.
         let value = fs::read_to_string(Path::new("/proc/sys").join(&setting));
         if value.is_ok_and(|value| value.trim() == "1") {
             namespace::set(&setting, "2")?;

@@ -1,5 +1,5 @@
-//! Addresses that the machine may ask and pods may not, by family: its loopback addresses, and
-//! those outside of the cluster ([`MACHINE_ONLY`]).
+//! The addresses that the machine may call and pods may not, by family: its loopback addresses, and
+//! those of cloud metadata services and other link-local ones ([`MACHINE_ONLY`]).
 
 use crate::address::{edges, of_number};
 use agent_confine::MACHINE_ONLY;
@@ -8,11 +8,10 @@ use agent_sys::netlink::filter::AddressRange;
 use config_model::format::Cidr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The prefix by which a translator leads to addresses of IPv4 (RFC 6052, section 2.1): they are
-/// the last 32 bits.
+/// The NAT64 prefix (RFC 6052, section 2.1): the last 32 bits are the IPv4 address.
 const TRANSLATED: Ipv6Addr = Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0);
 
-/// The ranges of addresses that only the machine may ask.
+/// The ranges of addresses that only the machine may call.
 pub(crate) fn machine_only(family: Family) -> Vec<Cidr> {
     let of_family = MACHINE_ONLY
         .iter()
@@ -33,7 +32,7 @@ pub(crate) fn machine_only(family: Family) -> Vec<Cidr> {
     of_family.collect()
 }
 
-/// The addresses at which the machine speaks to itself.
+/// The machine's loopback addresses.
 pub(crate) fn loopback(family: Family) -> Cidr {
     let (address, prefix) = match family {
         Family::V4 => (Ipv4Addr::new(127, 0, 0, 0).into(), 8),
@@ -42,7 +41,7 @@ pub(crate) fn loopback(family: Family) -> Cidr {
     Cidr { address, prefix }
 }
 
-/// The addresses that only the machine may ask and those of its loopback link, in order.
+/// The addresses that only the machine may call, and its loopback addresses, in order.
 pub(crate) fn machines(family: Family) -> Vec<AddressRange> {
     let all = machine_only(family).into_iter().chain([loopback(family)]);
     let mut all: Vec<(u128, u128)> = all.map(|range| edges(&range)).collect();

@@ -1,4 +1,4 @@
-//! The namespaces of a sandbox and its memory, as they are made.
+//! Makes the namespaces of a sandbox, and its memory.
 
 use crate::error::Error;
 use crate::sandbox::Sandbox;
@@ -11,14 +11,14 @@ use std::path::PathBuf;
 /// Mount options of a pod's `/dev/shm` (upstream's). Its memory counts against the limit of the
 /// container that writes it.
 const SHM_OPTIONS: &str = "mode=1777,size=65536k";
-/// Settings of every pod's own network: the port and group limits of other engines (containerd 2,
-/// CRI-O), by which programs that listen below 1024 or ping need no capability.
+/// Settings of every pod's own network namespace, as other engines have them (containerd 2, CRI-O):
+/// programs need no capability to listen below port 1024 or to ping.
 const POD_SETTINGS: [(&str, &str); 2] = [
     ("net/ipv4/ip_unprivileged_port_start", "0"),
     ("net/ipv4/ping_group_range", "0 2147483647"),
 ];
 
-/// Makes, sets and holds a sandbox's namespaces.
+/// Makes a sandbox's namespaces, sets them up, and holds them by mounts.
 pub(crate) fn make_namespaces(sandbox: &Sandbox) -> Result<(), Error> {
     let kinds = sandbox.wanted.kinds();
     let places = kinds.iter().map(|kind| sandbox.folder.join(kind.name()));
@@ -44,7 +44,7 @@ pub(crate) fn make_namespaces(sandbox: &Sandbox) -> Result<(), Error> {
     Ok(())
 }
 
-/// Names and sets the calling thread's namespaces, which are the sandbox's.
+/// Sets host name and kernel settings of the calling thread's namespaces, which are the sandbox's.
 fn set_namespaces(sandbox: &Sandbox) -> agent_sys::Result<()> {
     let wanted = &sandbox.wanted;
     if let Some(name) = &wanted.hostname {
@@ -69,7 +69,7 @@ fn set_namespaces(sandbox: &Sandbox) -> agent_sys::Result<()> {
     })
 }
 
-/// Makes the memory that is the pod's `/dev/shm`.
+/// Mounts the tmpfs that is the pod's `/dev/shm`.
 pub(crate) fn make_memory(sandbox: &Sandbox) -> Result<(), Error> {
     let Some(shm) = sandbox.shm() else {
         return Ok(());

@@ -296,7 +296,7 @@ mod tests {
             assert_eq!(unreached, ["b"], "it is on no segment of this one");
             assert_eq!(seen(std::slice::from_ref(&a)).0, ["10.1.1.0/24 192.0.2.1"]);
             assert_eq!(seen(&[moved]).0, ["10.1.1.0/24 192.0.2.3"]);
-            // It moves out of the segment, and in again.
+            // The node leaves the segment, and comes back.
             let away = peer("a", "198.51.100.1", &["10.1.1.0/24"]);
             for _ in 0..2 {
                 let left = (vec!["10.1.1.0/24 nowhere".to_owned()], vec!["a".to_owned()]);

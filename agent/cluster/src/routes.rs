@@ -1,4 +1,4 @@
-//! Follows other nodes into routes to their pods.
+//! The task that keeps routes to the pods of other nodes.
 
 use crate::{Peer, Sandboxes, Unreached};
 use agent_proxy::{Known, Node, View};
@@ -6,7 +6,7 @@ use config_errors::chain;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Pause after the kernel refused, and before nodes that are not reached are tried anew.
+/// Pause after the kernel refused, and before nodes that are not reached are tried again.
 const RETRY: Duration = Duration::from_secs(1);
 const RETRY_ROUTES: Duration = Duration::from_secs(10);
 
@@ -15,7 +15,7 @@ const RETRY_ROUTES: Duration = Duration::from_secs(10);
 /// `own`: this node's name.
 pub async fn keep_routes(sandboxes: Arc<Sandboxes>, view: View, own: String) {
     let mut changes = view.changes();
-    // Not even an empty list is in force yet: an earlier agent may have left routes.
+    // Unknown, not empty: an earlier agent may have left routes.
     let mut known: Option<Vec<Peer>> = None;
     let mut logged: Vec<Unreached> = Vec::new();
     loop {
@@ -54,7 +54,7 @@ pub async fn keep_routes(sandboxes: Arc<Sandboxes>, view: View, own: String) {
     }
 }
 
-/// The other nodes; none before they are known.
+/// The other nodes; `None` before they are known.
 fn peers(known: &Known, own: &str) -> Option<Vec<Peer>> {
     let others = known.nodes.as_ref()?.iter();
     let others = others.filter(|(name, _)| *name != own);

@@ -87,7 +87,7 @@ const SOURCE_NAT: i32 = 100;
 const FIRST_SOURCE_NAT: i32 = SOURCE_NAT - 1;
 /// nftables' data type of an interface's name, as programs show a set's keys.
 const NAME_SHOWN_AS: u32 = 41;
-/// The register behind a name.
+/// The register after an interface name.
 const BEHIND_NAME: u32 = 4;
 
 /// nftables' data type of an address.
@@ -103,10 +103,10 @@ const fn shown_as(family: Family) -> u32 {
 const UNTRACKED: u32 = 64;
 const RELATED: u32 = 4;
 
-/// What a machine forwards, and by which way.
+/// What a machine forwards, and by which links.
 #[derive(Debug, Clone, Copy)]
 pub struct Forwarding {
-    /// The machine serves nothing but Kubernetes: it forwards no packets but those of pods.
+    /// The machine serves only Kubernetes: it forwards only packets of pods.
     pub kubernetes_only: bool,
     /// Peers are reached by [`TUNNELS`] only.
     pub tunnel: bool,
@@ -372,7 +372,7 @@ impl Rules {
         self.own.iter().filter_map(|range| gateway(range).ok())
     }
 
-    /// Questions of pods to the node's name server, and its answers.
+    /// Leaves DNS queries of pods to the node's DNS server, and its answers, untracked.
     fn names(&self) -> Vec<Change> {
         let untracked = || vec![Step::Untracked];
         let of_server = |server: IpAddr| {
@@ -391,9 +391,9 @@ impl Rules {
         self.own_addresses().flat_map(of_server).collect()
     }
 
-    /// Drops what a service leads to one of [`machines`]. Only the first packet of a connection is
-    /// matched: pods must be able to answer the machine's own programs, which may call from a
-    /// loopback address.
+    /// Drops packets that a service has translated to one of [`machines`]. Only the first packet of
+    /// a connection is matched: pods must be able to answer the machine's own programs, which may
+    /// call from a loopback address.
     fn led_by_services(&self) -> Change {
         let led = [
             has(Step::LoadState(0), NEW),
@@ -530,7 +530,7 @@ impl Rules {
             with(&[unjudged(), from_a_pod(), end(Verdict::Drop)]),
             with(&[unjudged(), to_a_pod(), end(Verdict::Drop)]),
             with(&[from_a_pod(), accept()]),
-            // What a service sends to a peer's pod on behalf of a client elsewhere.
+            // Packets that a service has translated, to a peer's pod, from a client elsewhere.
             with(&[by_a_service, of_the_client, accept()]),
             // ICMP errors may come from any router.
             with(&[error, accept()]),

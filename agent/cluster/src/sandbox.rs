@@ -1,5 +1,5 @@
-//! A sandbox: a pod's requirements, the steps in which it is made, its record, and names that
-//! follow from its uid.
+//! A sandbox: a pod's requirements, the steps in which it is made, its record, and names that are
+//! derived from its uid.
 
 use agent_sys::namespace::Kind;
 use agent_sys::netlink::links::Mac;
@@ -16,11 +16,11 @@ use crate::rules::LINKS;
 pub struct SandboxSpec {
     /// The pod's UID, safe as a part of a path.
     pub uid: String,
-    /// A network of its own.
+    /// A network namespace of its own.
     pub network: bool,
-    /// IPC of its own, with memory for `/dev/shm`.
+    /// An IPC namespace of its own, with memory for `/dev/shm`.
     pub ipc: bool,
-    /// Users and groups of its own, to whom its other namespaces belong.
+    /// A user namespace of its own, which owns its other namespaces.
     #[serde(default)]
     pub users: bool,
     /// Its own host name; a pod on the machine's network has the machine's.
@@ -30,7 +30,7 @@ pub struct SandboxSpec {
 }
 
 impl SandboxSpec {
-    /// Namespaces of its own.
+    /// The kinds of its own namespaces.
     pub fn kinds(&self) -> Vec<Kind> {
         let wants = |kind: &Kind| match kind {
             Kind::Network => self.network,
@@ -42,25 +42,25 @@ impl SandboxSpec {
     }
 }
 
-/// A sandbox that is whole.
+/// A complete sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sandbox {
-    /// What was asked for.
+    /// The pod's requirements.
     pub wanted: SandboxSpec,
     /// Its addresses; none on the machine's network.
     pub addresses: Vec<IpAddr>,
-    /// The first of the machine's ids that are its own users' and groups'
+    /// The first id of its range of user and group ids on the machine
     /// ([`agent_sys::namespace::IDS`] of them).
     #[serde(default)]
     pub first_id: Option<u32>,
-    /// Where it is held.
+    /// The folder that holds it.
     #[serde(skip)]
     pub(crate) folder: PathBuf,
 }
 
 impl Sandbox {
-    /// Where a namespace of its own is held.
+    /// The file by which a namespace of its own is held.
     pub fn held(&self, kind: Kind) -> Option<PathBuf> {
         let own = self.wanted.kinds().contains(&kind);
         own.then(|| self.folder.join(kind.name()))
@@ -77,21 +77,21 @@ pub(crate) const SHM: &str = "shm";
 pub(crate) const RECORD: &str = "record.json";
 pub(crate) const NEW_RECORD: &str = "record.new";
 
-/// The steps in which a sandbox is made. An end after any of them leaves nothing that the next
-/// start does not find.
+/// The steps in which a sandbox is made. If the agent ends after any of them, its next start finds
+/// all that was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Its folder.
     Folder,
-    /// Its addresses, written down.
+    /// Its addresses, recorded in the ledger.
     Address,
-    /// Its users' and groups' ids, written down.
+    /// Its range of ids, recorded in the ledger.
     Ids,
-    /// Its namespaces, named, set and held.
+    /// Its namespaces, set up and held.
     Namespaces,
     /// Its memory for `/dev/shm`.
     Memory,
-    /// The packet filter knows its veth pair and address.
+    /// The nftables entries of its veth pair and addresses.
     Rules,
     /// Its veth pair.
     VethPair,
@@ -99,7 +99,7 @@ pub enum Step {
     NearEnd,
     /// The pod's end of the veth pair.
     FarEnd,
-    /// Its record: it is whole.
+    /// Its record: the sandbox is complete.
     Record,
 }
 
@@ -118,7 +118,7 @@ impl Step {
         Self::Record,
     ];
 
-    /// Whether a sandbox without a network of its own leaves it out.
+    /// Whether a sandbox without a network namespace of its own skips it.
     pub(crate) fn is_of_network(self) -> bool {
         match self {
             Self::Address | Self::Rules | Self::VethPair | Self::NearEnd | Self::FarEnd => true,
@@ -127,8 +127,8 @@ impl Step {
     }
 }
 
-/// The name of the node's end of a pod's veth pair: it follows from the uid, so that what a crash
-/// left is found by it.
+/// The name of the node's end of a pod's veth pair. It is derived from the uid, so that a link that
+/// a crash left is found.
 pub fn link_name(uid: &str) -> String {
     let [first, ..] = halves(uid);
     let digits = format!("{first:016x}");
@@ -137,8 +137,8 @@ pub fn link_name(uid: &str) -> String {
     format!("{LINKS}{part}")
 }
 
-/// Ethernet addresses of a veth pair's ends, the node's first: locally administered, of one station
-/// (IEEE 802).
+/// Ethernet addresses of a veth pair's ends, the node's first: locally administered, unicast (IEEE
+/// 802).
 pub(crate) fn macs(uid: &str) -> (Mac, Mac) {
     let [_, second] = halves(uid);
     let [own @ .., last] = second.to_be_bytes();

@@ -39,18 +39,18 @@ const MAX_RECORD: u64 = 64 * 1024;
 /// Where sandboxes are kept, and what the machine forwards.
 #[derive(Debug, Clone)]
 pub struct SandboxOptions {
-    /// Folder of the sandboxes, `/run/pratique/pods`: in memory, and a place whose mounts the
-    /// container engine sees.
+    /// Folder of the sandboxes, `/run/pratique/pods`: on a tmpfs, with mounts that the container
+    /// engine sees.
     pub run: PathBuf,
     /// The file of pods' addresses, on the disk: `/var/lib/pratique/pod-addresses.json`.
     pub ledger: PathBuf,
-    /// The machine serves nothing but Kubernetes: it forwards no packets but those of pods.
+    /// The machine serves only Kubernetes: it forwards only packets of pods.
     pub kubernetes_only: bool,
     /// Pods of other machines are reached by the tunnel only.
     pub tunnel: bool,
 }
 
-/// The nftables tables of pods, and what they are made from.
+/// The nftables tables of pods, and what they are computed from.
 #[derive(Debug, Default)]
 struct Rules {
     /// One for each address family in which the node has a range; empty before it has any.
@@ -105,7 +105,7 @@ impl Rules {
 #[derive(Debug)]
 pub struct Sandboxes {
     options: SandboxOptions,
-    /// Most pods that the machine has.
+    /// Most pods that the machine may have.
     most_pods: u32,
     ledger: Mutex<Ledger>,
     rules: Mutex<Rules>,
@@ -168,8 +168,8 @@ impl Sandboxes {
             gateway(range)?;
         }
         if rules.filters.is_empty() && rules.peers.is_empty() {
-            // The peers of an earlier agent: until the nodes are known again, their packets stay
-            // accepted, by the tunnel only where there is one.
+            // The peers of an earlier agent: their packets stay accepted until the nodes are known
+            // again; if there is a tunnel, only by the tunnel.
             rules.peers = if self.options.tunnel {
                 led_into_the_tunnel()?
             } else {

@@ -22,8 +22,8 @@ pub fn path(name: &str) -> String {
     swapped(&dotted(name))
 }
 
-/// A setting's name with dots between its parts, as `sysctl` has them: what separates the first two
-/// does so everywhere, and the other sign is a dot within a part
+/// A setting's name with dots between its parts, as in `sysctl`. The sign that separates the first
+/// two parts separates all; the other sign stands for a dot within a part
 /// (`net/ipv4/conf/eth0.1/forwarding`).
 pub fn dotted(name: &str) -> String {
     match name.find(['.', '/']) {

@@ -45,13 +45,14 @@ const SIZE: &str = "net/netfilter/nf_conntrack_max";
 /// its share costs, so that a full table takes a twentieth of the memory of
 /// all but the smallest machines.
 const MEMORY_OF_ENTRY: u64 = 8192;
-/// The least, twice upstream's (`conntrack.min` of kube-proxy), so that a pod of a small machine
-/// with both families opens hundreds of connections in the time for which closed ones are known;
-/// and a size beyond which a search takes long.
+/// The least size, twice upstream's (`conntrack.min` of kube-proxy): so a pod of a small machine
+/// with both families can open hundreds of connections while closed ones are still in the table.
+/// And the greatest: beyond it, look-ups take long.
 const SIZES: (u64, u64) = (262_144, 2_097_152);
-/// How much of the table live connections of pods have.
+/// All pods' open connections together may take the table's size divided by this.
 const LIVE: u32 = 2;
-/// How much of the table one address may open in a second, and how many seconds at once.
+/// In a second, one address may open the table's size divided by this; and the seconds' worth that
+/// it may open at once.
 const IN_A_SECOND: u32 = 1024;
 const BURST: u32 = 2;
 /// Seconds for which the kernel keeps the entry of a closed connection. Its default of 120 only
@@ -65,7 +66,7 @@ const TIMES: [(&str, &str); 3] = [
     ("nf_conntrack_tcp_timeout_time_wait", CLOSED),
 ];
 
-/// What each address of a pod may have.
+/// The share of each address of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shares {
     /// Connections at once.
@@ -136,8 +137,8 @@ fn size() -> Result<u32, Error> {
     })
 }
 
-/// The table of a family, in place of one that this or another agent made. What addresses have goes
-/// on to count, and those that are known keep their shares until they are forgotten.
+/// The table of a family, in place of one that this or another agent made. Open connections keep
+/// counting, and addresses in the sets keep their shares until they leave the sets.
 pub fn table(family: Family, shares: Shares) -> Vec<Change> {
     let meter = |name, forgets| Change::AddMeter {
         table: TABLE,

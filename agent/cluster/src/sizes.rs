@@ -1,43 +1,43 @@
-//! How large the packets of pods are, and how many of one connection go through the machine as one.
+//! Sets how large the packets of pods are, and how many of one connection pass the machine in one
+//! burst (GSO).
 //!
 //! A connection between two pods of a node costs the machine a fixed price for each burst that goes
 //! from one veth pair to the other (routes, rules, the connection table, two wake-ups), whatever
-//! its size; the kernel's usual most is 64 KiB. Veth pairs take more ([`BURST`]). Links that lead
-//! out of the machine mostly don't, and neither do tunnels: what is larger is cut into single
-//! packets before them, at twice the price of all of it. So only what stays on the machine may be
-//! larger:
+//! its size; the kernel's usual limit is 64 KiB. Veth pairs take more ([`BURST`]). Most links that
+//! lead out of the machine don't, and neither do tunnels: before them a larger burst is cut into
+//! single packets, which doubles its cost. So only bursts that stay on the machine may be larger:
 //!
-//! - A pod's link takes [`INSIDE`] times as large packets as the machine's way out, and so do its
-//!   routes to pods of its node, whose range it knows. Its other routes say what the way out takes,
-//!   as do those to the node itself, which is where callers from outside seem to come from, and to
-//!   services, which lead anywhere.
-//! - It takes as many packets at once as make 64 KiB of those that leave the machine. Larger
-//!   packets alone make larger bursts.
+//! - The MTU of a pod's link is [`INSIDE`] times that of the machine's way out, and so is that of
+//!   its routes to pods of its node, by their range. Its other routes have the MTU of the way out:
+//!   also those to the node itself, whose address callers from outside seem to have, and to
+//!   services, whose endpoints are anywhere.
+//! - A burst has at most as many packets as make 64 KiB with the MTU of the way out. So only larger
+//!   packets make larger bursts.
 //!
-//! Both ends of a connection say how large packets they take, so that the smaller one decides, and
-//! one with a pod of an earlier agent or of another node goes on as before.
+//! Both ends of a connection announce the size of packets that they take (TCP MSS), and the smaller
+//! one decides: so connections with pods of an earlier agent or of other nodes work as before.
 
 use crate::sandboxes::index_of;
 use agent_sys::Result;
 use agent_sys::netlink::links::{Burst, Links};
 use config_errors::chain;
 
-/// Largest packet where no default route says what the machine's links take: Ethernet's.
+/// MTU if no default route leads to a link: Ethernet's.
 const DEFAULT_MTU: u32 = 1500;
 /// How many times larger packets between pods of a node are than others.
 const INSIDE: u32 = 3;
-/// Largest packet of a way out with which that is done (Ethernet's jumbo frames): of larger ones,
-/// too few make a burst.
+/// Largest MTU of a way out with which that is done (Ethernet's jumbo frames): of larger packets,
+/// too few fit in a burst.
 const MOST_OUTSIDE: u32 = 9216;
 /// Bytes of a burst between pods of a node.
 const BURST: u32 = INSIDE * USUAL_BURST;
-/// Bytes of a burst that every link takes which cuts bursts itself.
+/// Bytes of a burst that every link with segmentation offload takes.
 const USUAL_BURST: u32 = 65_536;
 /// More than the headers of a burst's first packet.
 const HEADERS: u32 = 128;
 /// Bytes of the headers of IPv4 and TCP without options: the least in each packet.
 const LEAST_HEADERS: u32 = 40;
-/// As many packets as the kernel lets a burst have.
+/// Most packets that the kernel allows in a burst.
 const MOST_PACKETS: u32 = 65_535;
 
 /// Sizes of a pod's packets in bytes.
@@ -50,7 +50,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// The sizes where packets of `outside` bytes leave the machine whole.
+    /// The sizes if packets of `outside` bytes leave the machine unfragmented.
     pub(crate) fn of(outside: u32) -> Self {
         let larger = (outside <= MOST_OUTSIDE).then(|| INSIDE * outside);
         Self {
@@ -59,7 +59,7 @@ impl Sizes {
         }
     }
 
-    /// What a pod's end of its veth pair takes at once: it makes the pod's bursts.
+    /// The largest burst at a pod's end of its veth pair: it makes the pod's bursts.
     pub(crate) fn of_pod(self) -> Burst {
         let full = self.outside.saturating_sub(LEAST_HEADERS).max(1);
         Burst {
@@ -68,7 +68,7 @@ impl Sizes {
         }
     }
 
-    /// What the node's end takes at once, from pods or from outside.
+    /// The largest burst at the node's end, from pods or from outside.
     pub(crate) fn of_node() -> Burst {
         Burst {
             bytes: BURST,
@@ -76,8 +76,8 @@ impl Sizes {
         }
     }
 
-    /// Lets a veth pair's end take larger bursts, where packets are larger. A kernel that refuses
-    /// makes usual ones.
+    /// Allows larger bursts at a veth pair's end, if packets are larger. A kernel that refuses
+    /// keeps the usual size.
     pub(crate) fn widen(self, link: &str, burst: Burst, links: &mut Links) -> Result<()> {
         if self.inside == self.outside {
             return Ok(());
@@ -94,7 +94,7 @@ impl Sizes {
     }
 }
 
-/// The largest packet that leaves the machine whole, in bytes.
+/// The largest packet that leaves the machine unfragmented, in bytes.
 pub(crate) fn mtu(links: &mut Links) -> Result<u32> {
     let leaving = links.default_links()?;
     let sizes = links.all()?;

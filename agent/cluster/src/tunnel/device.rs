@@ -1,4 +1,4 @@
-//! Makes the kernel's tunnel as planned.
+//! Applies the plan to the kernel: WireGuard links, keys, peers and routes.
 
 use super::plan::differences;
 use super::slots::{Birth, KEEPALIVE, Link, Plan, Seen, Slot};
@@ -21,7 +21,7 @@ pub const PORTS: [u16; 2] = [51_820, 51_821];
 /// Bytes that the tunnel puts around a packet: IPv6 and UDP headers, and its own.
 pub const OVERHEAD: u32 = 80;
 
-/// How the note of a link begins that records when the link's key was made, in Unix seconds. The
+/// The prefixes of a link's note, which records when the link's key was made, in Unix seconds. The
 /// kernel keeps it with the link (its `alias`): an agent that starts later reads it, and it is
 /// deleted with link and key.
 const FIRST_KEY: &str = "pratique: first key, made at ";
@@ -29,20 +29,20 @@ const LATER_KEY: &str = "pratique: key made at ";
 /// The note from before a key is made until its time is recorded.
 const NEW_KEY: &str = "pratique: key in the making";
 
-/// The tunnel's links and their keys, which live as long as the machine's boot: a later agent goes
-/// on with both, and no connection breaks.
+/// The tunnel's links and their keys. They last until the reboot: a later agent continues with
+/// both, and no connection breaks.
 #[derive(Debug, Default)]
 pub(crate) struct Device {
-    /// The node's addresses for which both links were set up; empty where the next
-    /// [`Device::ensure_links`] sets them up again.
+    /// The node's addresses for which both links were set up; empty if the next
+    /// [`Device::ensure_links`] has to set them up again.
     ready: Vec<IpAddr>,
     /// The endpoint that each peer was given last, by link.
     endpoints: [BTreeMap<Key, SocketAddr>; 2],
 }
 
 impl Device {
-    /// Sets up both links where that is due, and returns what the kernel has. `addresses`: the
-    /// node's own in its ranges of pod addresses.
+    /// Sets up both links if that is due, and returns the kernel's state. `addresses`: the node's
+    /// own in its ranges of pod addresses.
     pub(crate) fn ensure_links(&mut self, addresses: &[IpAddr]) -> Result<Seen> {
         let mut links = Links::open()?;
         let mut kernel = WireGuard::open()?;
@@ -72,7 +72,7 @@ impl Device {
         Ok(seen)
     }
 
-    /// Makes a link with its key where it is missing, and sets what else belongs to it.
+    /// Makes a link or its key if it is missing, and sets its port, addresses and kernel settings.
     fn set_up(
         &mut self,
         slot: Slot,
@@ -112,8 +112,8 @@ impl Device {
         Ok(())
     }
 
-    /// Makes the peers of both links those of the plan, and wakes those that it names. Peers are
-    /// removed from both links before others are added.
+    /// Sets the peers of both links to the plan's, and wakes those that it names. Peers are removed
+    /// from both links before others are added.
     pub(crate) fn set_peers(&mut self, seen: &Seen, plan: &Plan) -> Result<()> {
         let all = Slot::ALL.map(|slot| {
             let endpoints = slot.of(&self.endpoints);
@@ -193,7 +193,7 @@ fn now() -> u64 {
     since.unwrap_or_default().as_secs()
 }
 
-/// The ranges whose packets the kernel leads into the tunnel; none where there is no tunnel yet.
+/// The ranges that are routed into the tunnel; none if there is no tunnel yet.
 pub(crate) fn led_into_the_tunnel() -> Result<Vec<Cidr>> {
     let mut links = Links::open()?;
     let mut ranges = Vec::new();
@@ -218,8 +218,8 @@ fn destination(route: &Route) -> Range {
     }
 }
 
-/// Makes the routes into the tunnel those of the plan. A route that moves to the other link is
-/// replaced in one step, so that no packet goes without.
+/// Sets the routes into the tunnel to the plan's. A route that moves to the other link is replaced
+/// in one step, so that no packet finds none.
 pub(crate) fn set_routes(planned: &BTreeMap<Range, Slot>) -> Result<()> {
     let mut links = Links::open()?;
     let [first, second] = TUNNELS.map(|name| index_of(&mut links, name));

@@ -25,10 +25,10 @@ const PACE: Duration = Duration::from_millis(100);
 /// Pause after packets were moved to the other link, so that those under way still arrive.
 const UNDER_WAY: Duration = Duration::from_millis(500);
 
-/// The signed texts of a node's annotations, not verified yet.
+/// The signed texts of a node's annotations, not verified.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Announced {
-    /// The key of its first link alone, as older versions read and publish it.
+    /// Only the key of its first link, as older versions read and publish it.
     pub first: Option<String>,
     /// The keys of both links.
     pub both: Option<String>,
@@ -50,7 +50,7 @@ pub type Verify = dyn Fn(&str, &Announced) -> Result<Proven, String> + Send + Sy
 pub struct Keeper {
     /// The node's sandboxes.
     pub sandboxes: Arc<Sandboxes>,
-    /// What is known of the nodes.
+    /// The cluster's nodes.
     pub view: View,
     /// This node's name.
     pub own: String,
@@ -85,9 +85,8 @@ struct Verdict {
 }
 
 impl Verdict {
-    /// Whether the verification need not be repeated. Valid texts are verified once: time can only
-    /// end them, which `not_after` says. Others are tried again after a while, as a new root may
-    /// have come.
+    /// Whether the verification need not be repeated. Valid texts are verified once: they only
+    /// expire, at `not_after`. Others are tried again after [`LOOK`], as there may be a new root.
     fn stands(&self, now: u64) -> bool {
         let again = self.at + LOOK.as_secs();
         self.outcome.is_ok() || (self.at..again).contains(&now)
@@ -162,8 +161,7 @@ struct Logged {
 }
 
 impl Keeper {
-    /// Keeps the tunnel until it is dropped; to be begun once the node has a range of pod
-    /// addresses.
+    /// Keeps the tunnel until it is dropped; to be started once the node has a pod CIDR.
     pub async fn run(self) {
         let mut changes = self.view.changes();
         let state = Arc::new(Mutex::new(State::default()));
@@ -177,7 +175,7 @@ impl Keeper {
             if let Some(nodes) = nodes
                 && (done.as_ref() != Some(&nodes) || Instant::now() >= next)
             {
-                // Members follow from the nodes alone, not from the time.
+                // Members depend only on the nodes, not on the time.
                 let members = if done.as_ref() == Some(&nodes) {
                     logged.members.clone()
                 } else {

@@ -1,19 +1,18 @@
-//! The tunnel to other machines' pods (WireGuard, in the kernel): on by default, since the network
-//! between machines is an untrusted network.
+//! The tunnel to other machines' pods (WireGuard, in the kernel). It is on by default, since the
+//! network between machines is not trusted.
 //!
 //! Enter by [`Keeper::run`]. Every node has two links, each with a key that it makes at its boot
-//! and renews in turn, and publishes the public halves, signed by the node's key ([`Verify`] says
-//! how they are judged). [`plan`] and [`slots`] are pure: nodes, their verified keys, whether their
-//! machines are trusted, what the kernel holds and the time, to the kernel's peers and routes, and
-//! the link whose key is renewed. [`device`] makes the kernel so.
+//! and renews in turn. It publishes the public keys, signed by the node's key ([`Verify`] checks
+//! them). [`plan`] and [`slots`] are pure: from nodes, their verified keys, whether their machines
+//! are trusted, the kernel's state and the time, they compute the kernel's peers and routes, and
+//! the link whose key is renewed. [`device`] applies that to the kernel.
 //!
 //! Guarantees:
-//! - A node is a peer only while its machine is trusted and its certificate lives. It goes from
-//!   both links with the next change that the node's watch tells, and its traffic with it, open
-//!   connections too.
-//! - Ranges come from the master (`spec.podCIDRs`). A range that two nodes claim goes to neither.
-//!   Packets for ranges of nodes that are no peers are routed into the tunnel, too, where they are
-//!   dropped: nothing for a pod leaves unencrypted.
+//! - A node is a peer only while its machine is trusted and its certificate is valid. Else it is
+//!   removed from both links with the next plan, which stops its traffic, open connections too.
+//! - Ranges come from the master (`spec.podCIDRs`). A range that two nodes claim is given to
+//!   neither. Packets for ranges of nodes that are no peers are routed into the tunnel, too, where
+//!   they are dropped: no packet to a pod leaves unencrypted.
 //! - The kernel accepts a packet from the tunnel only with a source address of the peer that sent
 //!   it. Packets with a pod's source address that arrive by another way are dropped
 //!   ([`crate::rules`]).

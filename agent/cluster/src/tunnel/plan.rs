@@ -1,4 +1,4 @@
-//! Which nodes are WireGuard peers, and which address ranges are behind each (pure).
+//! Decides which nodes are WireGuard peers, and with which address ranges (pure).
 
 use agent_sys::netlink::Family;
 use agent_sys::netlink::wireguard::{Change, Key, MAX_RANGES, Range, Tunnel};
@@ -176,8 +176,8 @@ fn address(
     first.or_else(|| outside.next()).copied()
 }
 
-/// The changes that give a link of the kernel its planned peers. `endpoints` are those that it was
-/// given last: its present ones may differ, as WireGuard follows a peer that moves.
+/// The changes that give a link of the kernel its planned peers. `endpoints`: those that were set
+/// last; the kernel's present ones may differ, as WireGuard follows a peer that moves.
 pub(crate) fn differences(
     seen: &Tunnel,
     endpoints: &BTreeMap<Key, SocketAddr>,

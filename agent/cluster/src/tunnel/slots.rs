@@ -1,30 +1,27 @@
-//! Which of the two links leads to which peer, and when a link gets a new key (pure).
+//! Decides which of the two links leads to which peer, and when a link gets a new key (pure).
 //!
 //! A link has one key, and a range of addresses belongs to one peer of a link, so that a link can't
-//! go over from one key to another without a gap. Two links can: packets go by one of them while
-//! the other's key is new. Time is cut into epochs, and in each of them one link is preferred by
-//! all nodes, the other one in the next. In the second half of an epoch a node gives its other link
-//! a new key.
+//! change its key without a gap. Two links can: packets use one of them while the other's key is
+//! new. Time is divided into epochs; all nodes prefer one link in one epoch, and the other link in
+//! the next. In the second half of an epoch a node gives its other link a new key.
 //!
-//! Guarantees, with the clocks of both nodes wherever they are:
-//! - **Packets go by a link only where the kernel's last session there was agreed with the present
-//!   keys of both ends, not long ago** ([`Contact::Proven`]), if there is such a link. What is not
-//!   proven is chosen only where neither is: packets stay where they are.
-//! - **A session outlives the key that it was agreed with**: its receiver goes on to take packets
-//!   that come by it until it is 180 s old, and a sender leaves it when it is [`FRESH`] old. So a
-//!   peer that does not know a new key yet, because its watch is late, moves to the other link
-//!   before anything is lost.
-//! - **The other link is sound meanwhile**: a link gets a new key only when the preferred one has
-//!   been proven for [`SETTLED`] with every peer that is seen at all.
-//! - A link's peer is not given another key while packets go by it, if they could go by the other
-//!   link: they move first, and what is under way arrives ([`Plan::moving`]).
+//! Guarantees, however far the clocks of both nodes differ:
+//! - **Packets use a link only if the kernel's last session there was agreed with the present keys
+//!   of both ends, not long ago** ([`Contact::Proven`]), if there is such a link. If neither link
+//!   is proven, packets stay where they are.
+//! - **A session outlives the key that it was agreed with**: its receiver accepts its packets until
+//!   it is 180 s old, and a sender leaves it when it is [`FRESH`] old. So a peer that does not know
+//!   a new key yet, because its watch is late, moves to the other link before a packet is lost.
+//! - **The other link works meanwhile**: a link gets a new key only when the preferred one has been
+//!   proven for [`SETTLED`] with every peer that has a live session at all.
+//! - A link's peer is not given another key while packets use the link, if they could use the
+//!   other: they move first, and packets under way arrive ([`Plan::moving`]).
 //! - **No peer can delay a renewal for longer than four periods**: after that a link gets its new
-//!   key even if a peer is reached by this link alone, which loses packets until that peer knows
-//!   the key.
+//!   key even if a peer is reached only by this link, and loses packets until it knows the key.
 //!
-//! Assumption: where a node's clock differs from another's by half an epoch (within four minutes),
-//! both may renew different links at once. Then packets are lost if, in addition, the watches of
-//! both are late by more than 25 s.
+//! Assumption: if a node's clock differs from another's by half an epoch (give or take four
+//! minutes), both may renew different links at once. Then packets are lost if, in addition, the
+//! watches of both are late by more than 25 s.
 
 use super::plan::{Member, Members, Peer, set};
 use agent_sys::netlink::wireguard::{Key, Range, Tunnel};
@@ -33,26 +30,26 @@ use std::net::SocketAddr;
 
 use sha2::{Digest as _, Sha256};
 
-/// Seconds between packets on a link without traffic: it shows whether the peer is there with its
-/// key.
+/// Seconds between packets on a link without traffic: they show whether the peer has its key.
 pub(crate) const KEEPALIVE: u16 = 25;
 /// Age of a session, in seconds, at which it is agreed anew by its first packet
 /// (`REKEY_AFTER_TIME`).
 const AGREED_ANEW: u64 = 120;
-/// Age at which a session is not relied on any more: 30 s before its receiver ends it
+/// Age from which a session is no longer used: 30 s before its receiver ends it
 /// (`REJECT_AFTER_TIME`).
 const FRESH: u64 = 150;
 /// Age after which no session lives, at either end.
 const DEAD: u64 = 200;
-/// Seconds after a renewal within which a session may still be one of the key before: it was agreed
-/// on, and the packet that confirms it was lost. Four of these may be lost; and it is less than
+/// Seconds after a renewal in which a session may still be one of the previous key: it was agreed,
+/// but the packet that confirms it was lost. Four such packets may be lost; and it is less than
 /// [`AGREED_ANEW`], so that the second session counts.
 const DOUBT: u64 = 100;
 /// How long, in seconds, the preferred link has to be proven before the other gets a new key:
 /// longer than it takes until the peer has its own proof, after [`DOUBT`].
 const SETTLED: u64 = 180;
 
-/// Periods after which a key is renewed whatever peers do: none can keep others at an old key.
+/// Periods after which a key is renewed whatever peers do, so that no peer can keep others at an
+/// old key.
 const MAX_PERIODS: u64 = 4;
 
 /// One of a node's two links, and the same one of every other node's.
@@ -63,10 +60,10 @@ pub(crate) enum Slot {
 }
 
 impl Slot {
-    /// Both.
+    /// Both links.
     pub(crate) const ALL: [Self; 2] = [Self::First, Self::Second];
 
-    /// The other one.
+    /// The other link.
     pub(crate) fn other(self) -> Self {
         match self {
             Self::First => Self::Second,
@@ -74,7 +71,7 @@ impl Slot {
         }
     }
 
-    /// What a pair holds for it.
+    /// The element of a pair for this link.
     pub(crate) fn of<T>(self, [first, second]: &[T; 2]) -> &T {
         match self {
             Self::First => first,
@@ -82,7 +79,7 @@ impl Slot {
         }
     }
 
-    /// The same, to be changed.
+    /// The mutable element of a pair for this link.
     pub(crate) fn of_mut<T>(self, [first, second]: &mut [T; 2]) -> &mut T {
         match self {
             Self::First => first,
@@ -96,14 +93,14 @@ impl Slot {
 pub(crate) struct Birth {
     /// Unix seconds.
     pub(crate) at: u64,
-    /// It is the link's first: there are no sessions of an older one.
+    /// It is the link's first key: there are no sessions of an older one.
     pub(crate) first: bool,
 }
 
 /// A link as it is in the kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Link {
-    /// Of its key.
+    /// When its key was made.
     pub(crate) birth: Birth,
     /// Its key, and its peers.
     pub(crate) tunnel: Tunnel,
@@ -114,7 +111,7 @@ pub(crate) struct Link {
 pub(crate) struct Seen {
     /// Both links.
     pub(crate) links: [Link; 2],
-    /// Where ranges of addresses lead, of those that lead into the tunnel.
+    /// The ranges that are routed into the tunnel, and by which link.
     pub(crate) routes: BTreeMap<Range, Slot>,
 }
 
@@ -131,7 +128,7 @@ impl Seen {
 pub(crate) struct Clock {
     /// Unix seconds.
     pub(crate) now: u64,
-    /// Seconds of an epoch; none where keys last as long as the boot.
+    /// Seconds of an epoch; `None` if keys last until the reboot.
     pub(crate) period: Option<u64>,
     /// How many seconds after the middle of an epoch this node's renewal is due ([`delay`]).
     pub(crate) delay: u64,
@@ -146,7 +143,7 @@ pub(crate) fn delay(node: &str, period: u64) -> u64 {
 }
 
 impl Clock {
-    /// The link by which packets go where both could be taken.
+    /// The link that packets use if both could be used.
     pub(crate) fn preferred(self) -> Slot {
         let epoch = self
             .period
@@ -167,33 +164,33 @@ impl Clock {
     }
 }
 
-/// What is known between looks: since when, in Unix seconds, each peer's key is proven on the
+/// What is kept between plans: since when, in Unix seconds, each peer's key is proven on the
 /// preferred link.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Memory(BTreeMap<String, (Slot, Key, u64)>);
 
-/// How a link stands with a peer.
+/// The state of a link to a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Contact {
     /// The peer has published no key for it.
     NoKey,
-    /// No session lives, at either end.
+    /// Neither end has a live session.
     Silent,
-    /// There is a session; but it is old, or perhaps not one of the present keys.
+    /// There is a session, but it is old, or possibly not of the present keys.
     Doubtful,
-    /// The last session is one of both ends' present keys, and not old.
+    /// The last session is of both ends' present keys, and not old.
     Proven,
 }
 
 /// Whether a link gets a new key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum Renewal {
-    /// It is not time for it.
+    /// A renewal is not due.
     #[default]
     NotDue,
-    /// It would be time, but this peer is not proven on the preferred link, or not for long enough.
+    /// A renewal is due, but this peer is not proven on the preferred link, or not for long enough.
     Waits(String),
-    /// This one does.
+    /// This link gets a new key.
     Due(Slot),
 }
 
@@ -202,7 +199,7 @@ pub(crate) enum Renewal {
 pub(crate) struct Plan {
     /// Peers of both links, by their keys.
     pub(crate) peers: [BTreeMap<Key, Peer>; 2],
-    /// Where ranges lead, those of nodes that are no peers as well.
+    /// By which link ranges are routed, including those of nodes that are no peers.
     pub(crate) routes: BTreeMap<Range, Slot>,
     /// Peers that are sent an empty packet, so that an old session is agreed anew.
     pub(crate) wake: [Vec<Key>; 2],
@@ -213,7 +210,7 @@ pub(crate) struct Plan {
     pub(crate) renewal: Renewal,
 }
 
-/// What the kernel should hold for these nodes, by what it holds now and at this time.
+/// Plans the kernel's peers and routes for these nodes, from its present state and the time.
 pub(crate) fn plan(members: &Members, seen: &Seen, clock: Clock, memory: &mut Memory) -> Plan {
     let preferred = clock.preferred();
     memory.0.retain(|name, _| members.peers.contains_key(name));
@@ -230,7 +227,7 @@ pub(crate) fn plan(members: &Members, seen: &Seen, clock: Clock, memory: &mut Me
     for (name, member) in &members.peers {
         let contacts = Slot::ALL.map(|slot| contact(member, slot, seen, clock.now));
         let ranges = member.ranges.iter();
-        // Of two families one may have moved alone, where an agent ended meanwhile.
+        // Only one of two families may have moved, if an agent ended in between.
         let present: Vec<Slot> = ranges
             .filter_map(|range| seen.routes.get(range).copied())
             .collect();
@@ -268,7 +265,7 @@ pub(crate) fn plan(members: &Members, seen: &Seen, clock: Clock, memory: &mut Me
     plan
 }
 
-/// Seconds since the last session with a peer; none where there never was one.
+/// Seconds since the last session with a peer was agreed; `None` if there never was one.
 fn age(key: &Key, slot: Slot, seen: &Seen, now: u64) -> Option<u64> {
     let peer = slot.of(&seen.links).tunnel.peers.get(key)?;
     (peer.handshake > 0).then(|| now.saturating_sub(peer.handshake))
@@ -291,7 +288,7 @@ fn contact(member: &Member, slot: Slot, seen: &Seen, now: u64) -> Contact {
     }
 }
 
-/// The link by which packets for a peer go. Where none is proven, they stay.
+/// The link that packets to a peer use. If none is proven, they stay.
 fn choose(preferred: Slot, present: Option<Slot>, member: &Member, contacts: [Contact; 2]) -> Slot {
     let order = [preferred, preferred.other()];
     let proven = |slot: &Slot| *slot.of(&contacts) == Contact::Proven;
@@ -303,7 +300,7 @@ fn choose(preferred: Slot, present: Option<Slot>, member: &Member, contacts: [Co
         .unwrap_or(preferred)
 }
 
-/// The key that a link's peer has in the kernel, where the node has published another one since.
+/// The key that a link's peer has in the kernel, if the node has published another one since.
 fn key_before(member: &Member, slot: Slot, members: &Members, seen: &Seen) -> Option<Key> {
     let published = |key: &Key| {
         let mut keys = members.peers.values().flat_map(|member| &member.keys);
