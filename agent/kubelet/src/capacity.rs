@@ -15,18 +15,18 @@ use std::time::Duration;
 
 /// Pause after the kernel refused a limit: memory in use beyond it, for example.
 const RETRY: Duration = Duration::from_secs(60);
-/// The part of the machine's processes and threads that pods leave to init, containerd, its shims
-/// and the agent: one of as many. Less than the tenth below which a usual threshold of
-/// `pid.available` has pods evicted.
+/// The share of the machine's processes and threads that is kept for init, containerd, its shims
+/// and the agent: one sixteenth. That is less than the tenth at which a usual threshold of
+/// `pid.available` evicts pods.
 const OWN_THREADS: u64 = 16;
-/// As many containers of a pod may have all the processes that each may have.
+/// A pod's limit of processes, in limits of one container.
 const FULL_CONTAINERS: u64 = 4;
 
 fn units(amount: u64) -> Amount {
     Amount::units(i64::try_from(amount).unwrap_or(i64::MAX))
 }
 
-/// What the machine has, by resource.
+/// The machine's capacity, by resource.
 pub(crate) fn of(config: &Config, facts: &Facts) -> BTreeMap<&'static str, Amount> {
     BTreeMap::from([
         ("cpu", units(facts.cpus)),
@@ -36,9 +36,9 @@ pub(crate) fn of(config: &Config, facts: &Facts) -> BTreeMap<&'static str, Amoun
     ])
 }
 
-/// What all pods may use together: the capacity less what is reserved. Thresholds are no part of
-/// it. That of memory holds for what is left of this limit, too
-/// ([`Signal::AllocatableMemoryAvailable`]), so that a pod is evicted before all meet it.
+/// The limits of all pods together: the capacity minus what is reserved, without thresholds. The
+/// memory threshold also applies to what is left of this limit
+/// ([`Signal::AllocatableMemoryAvailable`]), so that a pod is evicted before all pods reach it.
 fn enforced(config: &Config, facts: &Facts) -> Resources {
     let millis = facts.cpus.saturating_mul(1000);
     Resources {
@@ -49,8 +49,8 @@ fn enforced(config: &Config, facts: &Facts) -> Resources {
     }
 }
 
-/// A pod's limits, and how many processes its containers may have together: a container more must
-/// not mean as many processes more.
+/// A pod's limits, with a limit of processes for all its containers together: otherwise each
+/// further container would add its own.
 pub(crate) fn of_pod(config: &Config, limits: Resources) -> Resources {
     let pids = u64::from(config.machine.pids) * FULL_CONTAINERS;
     Resources {
@@ -59,9 +59,8 @@ pub(crate) fn of_pod(config: &Config, limits: Resources) -> Resources {
     }
 }
 
-/// Has the kernel keep all pods within that, where the machine is the node's own (upstream's
-/// `enforceNodeAllocatable`). Tried again until it does; after that nothing is left to do, for
-/// ever.
+/// Sets these limits on the control group of all pods, if the kubelet owns the machine (upstream's
+/// `enforceNodeAllocatable`). Tries until the kernel accepts them; then it only waits, for ever.
 pub(crate) async fn enforce(shared: Arc<Shared>) {
     if shared.config.owns_machine {
         let all = enforced(&shared.config, &shared.facts);
@@ -77,7 +76,7 @@ pub(crate) async fn enforce(shared: Arc<Shared>) {
     std::future::pending::<()>().await;
 }
 
-/// The capacity less what is kept from pods, and less the thresholds below which the node is under
+/// The capacity minus what is reserved, and minus the thresholds below which the node is under
 /// pressure.
 pub(crate) fn allocatable(config: &Config, facts: &Facts) -> BTreeMap<&'static str, Amount> {
     let mut amounts = of(config, facts);

@@ -1,5 +1,5 @@
-//! What a pod leaves on the machine: termination messages to read, volumes, folders and control
-//! groups to remove.
+//! Handles what a pod leaves on the machine: reads termination messages, and removes volumes,
+//! folders, logs and control groups.
 
 use crate::config::Config;
 use crate::names::{log_folder, log_name, pod_logs};
@@ -21,9 +21,9 @@ const MAX_MESSAGE: u64 = 4096;
 /// Most lines and bytes of a log's end that stand for a termination message (upstream's limits).
 const MAX_LOG_LINES: u64 = 80;
 const MAX_LOG_MESSAGE: usize = 2048;
-/// Names that are removed in one turn: about a second's work.
+/// Directory entries that are removed in one turn: about a second's work.
 const SLICE: u64 = 100_000;
-/// Where control groups are.
+/// Where control groups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// The termination message of an attempt: its file, or the end of its log, by
@@ -62,22 +62,22 @@ fn tail(dir: &Beneath, path: &Path, limit: u64) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// What is removed of a pod whose containers have ended.
+/// What to remove of a pod whose containers have ended.
 #[derive(Debug, Clone)]
 pub(crate) enum Remains {
-    /// The content of its volumes: of emptyDirs, config maps, secrets, tokens and images; its files
-    /// of name resolution; of termination messages what nobody reads. Logs stay.
+    /// The content of its volumes (emptyDirs, config maps, secrets, tokens, images), its files of
+    /// name resolution, and of termination messages all but the end that is read. Logs stay.
     Volumes,
     /// All of its folders, its logs, the record of its eviction, and its control group, if that is
     /// known.
     All(Option<String>),
 }
 
-/// Removes what a pod has left, [`SLICE`] names in each turn: a pod with millions of them keeps the
-/// removal of others waiting no longer than that.
+/// Removes what a pod has left, [`SLICE`] directory entries in each turn, so that a pod with
+/// millions of them delays the removal of others by one turn at most.
 ///
 /// # Errors
-/// If something of it can't be removed. The next call goes on where this one ended.
+/// If something of it can't be removed. The next call continues where this one ended.
 pub(crate) async fn clear_in_turns(
     shared: &Arc<Shared>,
     pod: &PodRef,
@@ -87,7 +87,7 @@ pub(crate) async fn clear_in_turns(
         let turn = shared.removals.turn(&pod.namespace).await;
         let (shared, pod, remains) = (shared.clone(), pod.clone(), remains.clone());
         let cleared = tokio::task::spawn_blocking(move || {
-            // Held until the removal ends, also where nobody waits for it any more.
+            // Held until the removal ends, also if nobody waits for it any more.
             let _turn = turn;
             clear(&shared.config, &pod, &remains, SLICE)
         });
@@ -97,12 +97,12 @@ pub(crate) async fn clear_in_turns(
     }
 }
 
-/// Removes it, but no more than `most` names of the pod's folder on the disk; false where some are
-/// left. A failure of one part does not keep the others.
+/// Removes it, but no more than `most` directory entries of the pod's folder on the disk; false if
+/// some are left. A failure in memory, or with messages, does not keep the disk from being cleared.
 fn clear(config: &Config, pod: &PodRef, remains: &Remains, most: u64) -> io::Result<bool> {
     let own = Path::new(&pod.uid);
     let volumes = own.join(Machine::EMPTY_DIRS);
-    // Below the folder of its volumes: what drivers have mounted beside that is theirs to unmount.
+    // Only the folder of its volumes: drivers unmount what they have mounted beside it.
     let folder: &Path = match remains {
         Remains::Volumes => &volumes,
         Remains::All(_) => own,
@@ -128,15 +128,15 @@ fn clear(config: &Config, pod: &PodRef, remains: &Remains, most: u64) -> io::Res
     links::forget(&config.machine, pod)?;
     remove(&config.machine.logs, &pod_logs(pod))?;
     for dir in cgroup.as_deref().map(cgroup_dirs).unwrap_or_default() {
-        // The kernel removes it with its last process; a group that stays is empty and harmless.
+        // Fails while processes are in the group; a group that stays is harmless.
         fs::remove_dir(dir).ok();
     }
     Ok(true)
 }
 
-/// Unmounts and removes what a pod's volumes have in memory, and those that show images. What
-/// containers have mounted in a volume and shared with the machine is taken out first: it would
-/// keep the folder.
+/// Unmounts and removes what a pod's volumes have in memory, and image volumes. Mounts that
+/// containers have made in a volume and shared with the machine are detached first: they would keep
+/// the folder from being removed.
 fn clear_memory(machine: &Machine, uid: &str) -> io::Result<()> {
     let [_on_disk, in_memory @ ..] = machine.folders_of_pods();
     for folder in in_memory {
@@ -145,8 +145,8 @@ fn clear_memory(machine: &Machine, uid: &str) -> io::Result<()> {
     stage::forget(machine, uid)
 }
 
-/// Removes a folder among those of pods on the disk, as [`clear_memory`] does, but no more than
-/// `most` names of it; false where some are left.
+/// Removes a folder below those of pods on the disk, as [`clear_memory`] does, but no more than
+/// `most` directory entries; false if some are left.
 fn clear_disk(machine: &Machine, folder: &Path, most: u64) -> io::Result<bool> {
     let parent = folder.parent().unwrap_or(Path::new(""));
     let Some(pods) = pods_with_own(machine, parent)? else {
@@ -157,9 +157,9 @@ fn clear_disk(machine: &Machine, folder: &Path, most: u64) -> io::Result<bool> {
     pods.remove_some(folder, most)
 }
 
-/// Cuts the termination messages of a pod to what is read of them, and removes its files of name
-/// resolution: its containers could write as much to each as the disk holds. A failure with one
-/// does not keep the others.
+/// Truncates a pod's termination messages to the part that is read, and removes its files of name
+/// resolution: containers may have filled the disk with either. A failure with one does not keep
+/// the others from being tried.
 fn cut_files(machine: &Machine, own: &Path) -> io::Result<()> {
     let Some(pods) = pods_with_own(machine, &own.join(MESSAGES))? else {
         return Ok(());
@@ -173,18 +173,18 @@ fn cut_files(machine: &Machine, own: &Path) -> io::Result<()> {
     removed.into_iter().chain(cut).collect()
 }
 
-/// Cuts a file to the end that is read of it.
+/// Truncates a file to the end that is read of it.
 fn cut(messages: &Beneath, name: &Path) -> io::Result<()> {
     if messages.open(name)?.metadata()?.len() <= MAX_MESSAGE {
         return Ok(());
     }
     let end = messages.read_end(name, MAX_MESSAGE)?;
-    // In its place: a disk that it has filled has no room for another file.
+    // In place: a disk that the file has filled has no room for another one.
     messages.rewrite(name, 0o666)?.write_all(&end)
 }
 
-/// The folder of the pods on the disk, where this one in it is the machine's own: neither a mount
-/// nor in one, which a driver or a container has put in its place. `None` where it isn't there.
+/// The folder of the pods on the disk; `None` if `folder` does not exist in it. An error if
+/// `folder` is a mount or in one, which a driver or a container has put in its place.
 fn pods_with_own(machine: &Machine, folder: &Path) -> io::Result<Option<Beneath>> {
     let [pods, ..] = machine.folders_of_pods();
     let found = || -> io::Result<Beneath> {
@@ -200,7 +200,7 @@ fn pods_with_own(machine: &Machine, folder: &Path) -> io::Result<Option<Beneath>
     }
 }
 
-/// Removes what is at a path below a folder, however deep it is.
+/// Removes a file or a tree below a folder, however deep it is.
 fn remove(root: &Path, path: &Path) -> io::Result<()> {
     match Beneath::root(root) {
         Ok(root) => root.remove_tree(path),
@@ -209,8 +209,7 @@ fn remove(root: &Path, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes the log of an attempt that is forgotten, with its link and the files that were put aside
-/// of it.
+/// Removes the log of a removed attempt, with its symlink and its rotated files.
 pub(crate) fn clear_log(config: &Config, key: &ContainerKey) -> io::Result<()> {
     links::remove(&config.machine, key)?;
     let dir = match Beneath::root(&config.machine.logs)
@@ -242,7 +241,7 @@ pub(crate) fn memory_of(cgroup: &str) -> Option<u64> {
     })
 }
 
-/// The control group's folder: one, or one for each controller where the machine has version 1.
+/// The control group's folder: one, or one for each controller with cgroup v1.
 fn cgroup_dirs(cgroup: &str) -> Vec<PathBuf> {
     let root = Path::new(CGROUPS);
     let relative = cgroup.trim_start_matches('/');
@@ -259,7 +258,7 @@ fn cgroup_dirs(cgroup: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Pods that have folders here, by uid: what an earlier run of the agent left.
+/// The uids of pods that have folders here, which an earlier run of the agent left.
 pub(crate) fn left_uids(config: &Config) -> Vec<String> {
     let folders = config.machine.folders_of_pods();
     let names =
@@ -312,7 +311,7 @@ mod tests {
             ended
         }
 
-        /// Where its message lies.
+        /// The path of its termination message.
         fn place(&self) -> PathBuf {
             let dir = self.config.machine.pod_dir("u");
             dir.join(termination_file(&self.seen[0].id))

@@ -1,12 +1,12 @@
-//! What the node follows of the cluster: services, their ranges and endpoints, other nodes, network
-//! policies, namespaces and pods, once for all who need it (the service proxy, names, pods'
-//! variables, routes, the packet filter). It stays as it was while the master is away.
+//! Watches the cluster: Services, ServiceCIDRs, EndpointSlices, Nodes, NetworkPolicies, Namespaces
+//! and Pods, once for all parts of the node that need them (the service proxy, DNS, pods'
+//! environment variables, routes, nftables). The content stays while the master is unreachable.
 //!
-//! Of each kind that anyone may make, namespaces share a number of bytes ([`KeptBytes`]). Of one
-//! that is left out the node knows no more than which objects there are: its Services are not
-//! served and its policies isolate its pods, while its slices, pods and labels are matched by no
-//! policy and get no traffic. An object that can't be decoded is as if it were not there, except
-//! that a policy isolates all pods of its namespace.
+//! For each kind that users may create, namespaces share a number of bytes ([`KeptBytes`]). If a
+//! namespace exceeds its share of a kind, the content of its objects is left out: its Services are
+//! not served, its policies isolate all its pods, its slices have no endpoints, and its pods and
+//! labels match no peers of policies. An object that can't be decoded is ignored, except that a
+//! policy isolates all pods of its namespace.
 
 use crate::shared::Shared;
 use agent_api::{ApiError, Backoff, Pace, WatchEvent};
@@ -23,10 +23,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// Time from one watch to the next where the first ended in order: one that lived longer is
-/// followed by the next at once.
+/// Least time from the start of one watch to the start of the next: after a watch that lasted
+/// longer and ended in order, the next one starts at once.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How long the master may keep a watch open; then it is asked anew.
+/// How long the master may keep a watch open; then the next one starts.
 const WATCH_SECONDS: u32 = 300;
 
 /// Most bytes of a kind that are kept: of some 100,000 Services, slices of 500,000 endpoints,
@@ -36,12 +36,12 @@ const SLICES: usize = 128 << 20;
 const POLICIES: usize = 32 << 20;
 const PODS: usize = 256 << 20;
 const NAMESPACES: usize = 16 << 20;
-/// What a namespace takes beside its name and its labels.
+/// Bytes that a namespace takes besides its name and its labels.
 const NAMESPACE: usize = 256;
-/// Kinds that are the master's and the admins' alone, and of which little is read, have no bound.
+/// No limit, for kinds that only the master and admins write, and of which little is read.
 const ALL: usize = usize::MAX;
 
-/// A kind that is followed.
+/// A kind that is watched.
 trait Followed: Sized + Send + Sync + PartialEq + 'static {
     type Object: DeserializeOwned + Send;
     type Key: Ord + Clone + Send;
@@ -49,21 +49,21 @@ trait Followed: Sized + Send + Sync + PartialEq + 'static {
     type State: Clone + Send + Sync;
     /// The path of its list at the API.
     const PATH: &'static str;
-    /// What is kept of an object; none where nothing on the node needs it.
+    /// What is kept of an object; `None` if nothing on the node needs it.
     fn read(object: Self::Object) -> (Self::Key, Option<Self>);
-    /// Its objects by key; none before they were listed.
+    /// Its objects by key; `None` before they have been listed.
     fn kept(known: &Self::State) -> Option<&BTreeMap<Self::Key, Arc<Self>>>;
     fn kept_mut(known: &mut Self::State) -> &mut Option<BTreeMap<Self::Key, Arc<Self>>>;
     /// Most bytes of all that are kept.
     const MOST: usize;
     /// An object's namespace and name.
     fn named<'a>(&'a self, key: &'a Self::Key) -> (&'a str, &'a str);
-    /// Bytes that count against its namespace's share; 0 where it is kept whatever that takes.
+    /// Bytes that count against its namespace's share; 0 if it is kept whatever its namespace
+    /// takes.
     fn share(&self, _key: &Self::Key) -> usize {
         0
     }
-    /// What is kept of it where its namespace is left out; none where it is as if it were not
-    /// there.
+    /// What is kept of it if its namespace is left out; `None` if it is ignored then.
     fn without_content(&self) -> Option<Self> {
         None
     }
@@ -71,10 +71,9 @@ trait Followed: Sized + Send + Sync + PartialEq + 'static {
     fn is_without_content(&self) -> bool {
         false
     }
-    /// The key of one that can't be decoded, and what is kept of it; none where it is as if it were
-    /// not there.
+    /// The key of an object that can't be decoded, and what is kept of it; `None` if it is ignored.
     fn undecoded(key: Key, uid: String) -> (Self::Key, Option<Self>);
-    /// Publishes the namespaces that are left out, where others need to know.
+    /// Publishes the namespaces that are left out, if other parts need them.
     fn publish_left_out(_known: &mut Self::State, _left_out: &BTreeSet<String>) {}
 }
 
@@ -134,7 +133,7 @@ macro_rules! of_services {
     };
 }
 
-/// What kinds without namespaces have in common.
+/// What kinds that are not namespaced have in common.
 macro_rules! named_alone {
     () => {
         fn undecoded(key: Key, _uid: String) -> (String, Option<Self>) {
@@ -300,7 +299,8 @@ followed!(
             self.left_out
         }
 
-        /// As one that is not understood: ignored, it would leave the pods open that it isolates.
+        /// As for one that is not understood. If it were ignored, the pods that it isolates would
+        /// be open.
         fn undecoded(key: Key, _uid: String) -> (Key, Option<Self>) {
             let closed = Self::closed(key.namespace.clone());
             (key, Some(closed))
@@ -308,8 +308,7 @@ followed!(
     }
 );
 
-/// Follows services, their ranges, endpoints and nodes, and what network policies are made of, for
-/// ever.
+/// Watches all kinds, for ever.
 pub(crate) async fn follow(shared: Arc<Shared>, view: View) {
     let world = shared.policies.view();
     tokio::join!(
@@ -345,7 +344,7 @@ async fn follow_kind<K: Followed>(shared: &Shared, view: &View<K::State>) {
     }
 }
 
-/// Takes the whole list; gives its version.
+/// Applies the whole list; returns its resource version.
 async fn list<K: Followed>(
     shared: &Shared,
     view: &View<K::State>,
@@ -389,7 +388,8 @@ async fn list<K: Followed>(
     Ok(version)
 }
 
-/// What is kept of an object that comes, changes or goes. `before`: what is kept of it.
+/// What to keep of an object that was added, changed or deleted. `before`: what was kept of it so
+/// far.
 fn admitted<K: Followed>(
     bytes: &mut KeptBytes<K::Key>,
     namespace: &str,
@@ -408,7 +408,7 @@ fn admitted<K: Followed>(
     kept.map(Arc::new)
 }
 
-/// Takes away the content of a namespace's objects.
+/// Drops the content of a namespace's objects.
 fn leave_out<K: Followed>(
     bytes: &mut KeptBytes<K::Key>,
     all: &mut BTreeMap<K::Key, Arc<K>>,
@@ -429,7 +429,7 @@ fn leave_out<K: Followed>(
     });
 }
 
-/// Logs that the content of one object is left out, which it was not before.
+/// Logs that the content of one object is left out, if that is new.
 fn log_content<K: Followed>(key: &K::Key, before: Option<&K>, object: &K) {
     if object.is_without_content() && !before.is_some_and(K::is_without_content) {
         let (namespace, name) = object.named(key);
@@ -442,25 +442,25 @@ fn log_content<K: Followed>(key: &K::Key, before: Option<&K>, object: &K) {
     }
 }
 
-/// Logs that the content of a namespace is left out, which it was not before.
+/// Logs that the content of a namespace's objects is newly left out.
 fn log_left_out<K: Followed>(namespace: &str) {
     tracing::warn!(
         path = K::PATH,
         namespace,
-        "the objects of this namespace take more of what the node keeps of their kind than their share, and their content is left out: it should have fewer or smaller ones"
+        "the objects of this namespace exceed its share of the memory for their kind, and their content is left out: use fewer or smaller ones"
     );
 }
 
-/// An object as it came from the master.
+/// An object from the master.
 struct Came<K: Followed> {
     key: K::Key,
-    /// Its namespace; its name where it has none.
+    /// Its namespace; its name if it has none.
     namespace: String,
     /// What is kept of it.
     object: Option<K>,
 }
 
-/// One object that can't be read must not keep the others from being known.
+/// Decodes an object. One that can't be decoded must not keep the others from being known.
 fn object<K: Followed>(object: Value) -> Came<K> {
     let named = |at: &str| {
         let name = object.pointer(at).and_then(Value::as_str);
@@ -498,8 +498,8 @@ fn object<K: Followed>(object: Value) -> Came<K> {
     }
 }
 
-/// Follows changes from a version on, until the master refuses to go on from there, or there is
-/// room for what was left out.
+/// Watches changes from a resource version, until the master refuses to continue from there, or
+/// until a new list is due because there is room for what was left out.
 async fn watch<K: Followed>(
     shared: &Shared,
     view: &View<K::State>,

@@ -1,4 +1,4 @@
-//! Settings of the kubelet.
+//! The kubelet's settings.
 
 use agent_launch::Machine;
 use agent_pressure::{Notices, Thresholds};
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 /// Port of the kubelet's API (upstream's).
 pub const PORT: u16 = 10250;
-/// Most pods on a node, where the configuration names no number (upstream's default).
+/// Most pods on a node, unless configured (upstream's default).
 pub const DEFAULT_MAX_PODS: u32 = 110;
 
 /// Longest time between two steps of a pod's task; volumes and their tokens are refreshed then.
@@ -22,8 +22,8 @@ pub(crate) const RESYNC: Duration = Duration::from_secs(60);
 pub struct Config {
     /// Name of the Node, from the certificate.
     pub node_name: String,
-    /// Addresses of the machine as they are now, the most important first; the first is
-    /// `status.hostIP` of pods.
+    /// The machine's present addresses, the most important first; the first is `status.hostIP` of
+    /// pods.
     pub addresses: watch::Receiver<Vec<IpAddr>>,
     /// Port of the kubelet's API as reported to the master.
     pub port: u16,
@@ -31,8 +31,8 @@ pub struct Config {
     pub machine: Machine,
     /// Most images that are pulled at the same time.
     pub parallel_pulls: u32,
-    /// Whether the machine is the node's own: then the kernel keeps all pods within what the node
-    /// gives them.
+    /// Whether the machine serves only this node: then the control group of all pods has limits
+    /// (`capacity`).
     pub owns_machine: bool,
     /// Most pods.
     pub max_pods: u32,
@@ -48,14 +48,14 @@ pub struct Config {
     pub shutdown: ShutdownGrace,
     /// `status.nodeInfo.osImage`, such as `Pratique worker 0.1.0 (id)`.
     pub os_image: String,
-    /// Conditions of the Node that others set.
+    /// Conditions of the Node that other parts of the agent set.
     pub notices: Notices,
-    /// What the node knows of the cluster's services and nodes: the kubelet fills it, and pods have
-    /// variables and names of services from it. None where this node serves no names.
+    /// The node's view of services and nodes: the kubelet fills it, and pods' environment variables
+    /// and DNS answers come from it. `None` if this node serves no DNS.
     pub cluster: Option<View>,
-    /// Pods that the machine's own configuration has it run ([`config_static_pods::read`]).
+    /// Static pods, from the machine's configuration ([`config_static_pods::read`]).
     pub static_pods: Vec<Pod>,
-    /// Whether routes lead to other nodes' pods over the machine's segment, in the clear.
+    /// Whether routes lead to other nodes' pods over the machine's L2 segment, unencrypted.
     pub pod_routes: bool,
 }
 

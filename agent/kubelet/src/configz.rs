@@ -1,6 +1,6 @@
-//! `/configz`: the settings of this kubelet, under the names of upstream's `KubeletConfiguration`
-//! (`kubelet.config.k8s.io/v1beta1`). What has no counterpart here is left out; nothing of it is
-//! secret.
+//! Answers `/configz`: the settings of this kubelet, by the names of upstream's
+//! `KubeletConfiguration` (`kubelet.config.k8s.io/v1beta1`). Settings without a counterpart here
+//! are left out; none is secret.
 
 use crate::config::{Config, RESYNC};
 use crate::node;
@@ -21,7 +21,7 @@ pub(crate) fn text(config: &Config, sandboxes: &Sandboxes) -> String {
     shown.extend(shutdown(&config.shutdown));
     if config.cluster.is_some() {
         shown.insert("clusterDomain".to_owned(), json!(DOMAIN));
-        // Pods ask their own node.
+        // Pods query their own node.
         let resolver = json!(resolver(config, sandboxes).as_slice());
         shown.insert("clusterDNS".to_owned(), resolver);
     }
@@ -83,8 +83,8 @@ fn settings(config: &Config) -> Map<String, Value> {
     shown.as_object().cloned().unwrap_or_default()
 }
 
-/// The time that pods have to end with the machine: two of upstream's settings where critical pods
-/// end after all others, or else its other form.
+/// The grace periods of node shutdown: upstream's two settings if there are two groups, the second
+/// of critical pods; else its form by priority.
 fn shutdown(grace: &ShutdownGrace) -> Map<String, Value> {
     let groups = grace.groups();
     let shown = match groups {
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(go_seconds(Duration::ZERO), "0s");
     }
     #[test]
-    fn a_node_that_serves_no_names_tells_of_no_resolver() {
+    fn a_node_that_serves_no_dns_shows_no_resolver() {
         let dir = tempfile::tempdir().unwrap();
         let sandboxes = Sandboxes::open(agent_cluster::SandboxOptions {
             run: dir.path().join("pods"),

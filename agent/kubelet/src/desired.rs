@@ -10,11 +10,11 @@ use std::time::Duration;
 pub(crate) enum DesiredPod {
     /// This version of it.
     Pod(Arc<Pod>),
-    /// The master doesn't know it: end it with this grace.
+    /// The master doesn't have it: end it with this grace period.
     Gone(Duration),
 }
 
-/// How long an orphan may take to end, by the last version of its pod that was known.
+/// The grace period of an orphaned pod, from the last version of it that was known.
 pub(crate) fn orphan_grace(wanted: &DesiredPod) -> Duration {
     match wanted {
         DesiredPod::Pod(pod) if pod_ref(pod).is_some() => grace(pod),

@@ -1,10 +1,10 @@
-//! The end of a machine: every container runs its hook before the stop and is asked to end,
-//! sidecars after the containers that they serve; it gets the grace of its pod, and is killed after
-//! it.
+//! Ends all containers at the machine's shutdown: each runs its preStop hook and gets the stop
+//! signal, sidecars after the containers that they serve, and is killed after its pod's grace
+//! period.
 //!
-//! Runs after the kubelet's own tasks have ended, so that nothing is started anew meanwhile. By
-//! then the pods' tasks have ended the pods that the master knows ([`Drain::end_pods`]); this is
-//! for the rest: pods that took longer, and containers without a pod.
+//! Runs after the kubelet's own tasks have ended, so that nothing is started meanwhile. Before, the
+//! pods' tasks have ended the pods that the master knows ([`Drain::end_pods`]); this is for the
+//! rest: pods that took longer, and containers without a pod.
 
 use crate::sandbox::PodSandbox;
 use crate::shared::Shared;
@@ -20,7 +20,8 @@ use tokio::task::JoinSet;
 
 /// Poll interval for containers that still run.
 const PAUSE: Duration = Duration::from_millis(200);
-/// After its grace a container is killed; what is not gone after this time hangs in the kernel.
+/// How long after its grace period a container may still run: it is killed then, and if it still
+/// runs after this time, it hangs in the kernel.
 const KILLED: Duration = Duration::from_secs(5);
 
 /// Ends all containers of the node.
@@ -29,12 +30,12 @@ pub struct Drain {
     shared: Arc<Shared>,
 }
 
-/// How an end of all containers went.
+/// The result of [`Drain::end_all`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Drained {
-    /// Containers that ran when it began.
+    /// Containers that were running when it began.
     pub ran: usize,
-    /// Of them, those that did not end in their grace and were killed.
+    /// Of them, those that did not end in their grace period and were killed.
     pub killed: usize,
     /// Containers that still run.
     pub left: usize,
@@ -49,9 +50,8 @@ impl Drain {
         &self.shared
     }
 
-    /// Asks every container to end, and kills those that do not end in the grace of their pod, at
-    /// most `longest`. Returns when none is left, at the latest 5 seconds after the longest grace
-    /// among them.
+    /// Stops every container, and kills those that do not end in their pod's grace period, at most
+    /// `longest`. Returns when none is left, at the latest 5 seconds after `longest`.
     pub async fn end_all(self, longest: Duration) -> Drained {
         let pods = self.pods();
         let mut hooks: HashMap<String, Hooks> = HashMap::new();
@@ -120,7 +120,7 @@ impl Drain {
             .collect()
     }
 
-    /// Begins the hooks before the stop that the plan asks for.
+    /// Starts the preStop hooks that the plan contains.
     fn begin_hooks(
         &self,
         actions: &[Action],
@@ -190,7 +190,7 @@ fn running(containers: &[Container]) -> impl Iterator<Item = &Container> {
         .filter(|container| matches!(container.state, ContainerState::Running { .. }))
 }
 
-/// The actions that are due; `notes` remember which containers were asked to end, and when.
+/// The actions that are due; `notes` records which containers got the stop signal, and when.
 fn plan(
     containers: &[Container],
     pods: &HashMap<String, Arc<Pod>>,
@@ -222,7 +222,7 @@ fn plan(
             match &action {
                 Action::Stop { id } => drop(notes.asked.insert(id.clone(), now)),
                 Action::PreStop { .. } | Action::Kill { .. } => {}
-                // Nothing is tidied up: the machine's next start does that.
+                // Nothing is cleaned up: the machine's next start does that.
                 Action::Start { .. }
                 | Action::Resize { .. }
                 | Action::Remove { .. }

@@ -1,4 +1,4 @@
-//! Images that nobody uses are removed when the disk fills up.
+//! Removes unused images when the disk fills up.
 
 use crate::shared::Shared;
 use agent_images::{Swept, surplus};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Time between two checks of the disk (upstream's).
 const PERIOD: Duration = Duration::from_secs(300);
 
-/// How much is to be freed.
+/// How much to free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Goal {
     /// Enough to bring the disk below the lower mark, if it is above the higher.
@@ -89,9 +89,9 @@ pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<Swept, Error> {
     })
 }
 
-/// The ids of the images of containers: by the names that the engine has, not those in the pod, as
-/// a name without a host is that of the default registry. Those of a pod that has given back what
-/// it took have no layers any more, and use nothing of an image.
+/// The ids of the images of containers: by the engine's names, not the pod's, as a name without a
+/// host means the default registry. Containers of a pod that has released its resources have no
+/// layers any more, and use no image.
 fn of_containers(shared: &Shared, seen: Vec<Container>) -> BTreeSet<String> {
     let handles = shared.handles();
     let has_layers = |one: &Container| {
@@ -102,8 +102,8 @@ fn of_containers(shared: &Shared, seen: Vec<Container>) -> BTreeSet<String> {
     seen.map(|one| one.image_id).collect()
 }
 
-/// The names of images that volumes of pods show which are not over: their layers stay in use, so
-/// that their removal would free nothing.
+/// The names of the images in image volumes of pods that have not ended: their layers stay in use,
+/// so that their removal would free nothing.
 fn shown(pods: &[Arc<Pod>], full_name: impl Fn(&str) -> Option<String>) -> BTreeSet<String> {
     let is_over = |pod: &&Arc<Pod>| {
         let phase = pod
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_image_is_in_use_until_its_pod_has_given_back_what_it_took() {
+    async fn an_image_is_in_use_until_its_pod_has_released_its_resources() {
         let dir = tempfile::tempdir().unwrap();
         let shared = shared(dir.path());
         let handle = handle(with_host_port("a"));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_go_as_are_needed_and_no_more() {
+    fn as_many_images_are_removed_as_needed_and_no_more() {
         let (a, b, c) = (image("a", 60), image("b", 60), image("c", 60));
         let marks = Thresholds::default().images;
         let names: Vec<&str> = surplus(&[&a, &b, &c], excess(full(90), marks))

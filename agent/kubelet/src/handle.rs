@@ -9,7 +9,7 @@ use std::time::Instant;
 use tokio::sync::{Notify, watch};
 use tokio::time;
 
-/// What a pod's handle and its task both hold. Clones share it.
+/// The state that a pod's handle and its task share. Clones share it, too.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TaskState {
     /// Wakes the task.
@@ -43,7 +43,7 @@ struct BegunEviction {
 }
 
 impl Chosen {
-    /// Begins an eviction; false where one has begun, which stands: its reason is the one that is
+    /// Begins an eviction; false if one has begun already. The first one is kept, and its reason is
     /// reported.
     pub(crate) fn set(&self, eviction: Eviction) -> bool {
         let at = time::Instant::now();
@@ -60,16 +60,16 @@ impl Chosen {
 pub(crate) struct Leaving {
     /// When it began, or when this agent found it recorded.
     pub(crate) at: time::Instant,
-    /// Whether the pod has given back what it took; closed once the pod is gone.
+    /// Whether the pod has released its resources; closed once the pod is gone.
     pub(crate) released: watch::Receiver<bool>,
 }
 
-/// Whether a pod that is over has given back what it took of the machine. Clones share it.
+/// Whether an ended pod has released its resources of the machine. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Released(Arc<watch::Sender<bool>>);
 
 impl Released {
-    /// Notes that the pod has given back what it took.
+    /// Records that the pod has released its resources.
     pub(crate) fn set(&self) {
         self.0.send_replace(true);
     }
@@ -84,13 +84,13 @@ impl Released {
     }
 }
 
-/// The status of a pod as its task found it last, before the master has it: for callers of the
-/// kubelet. Clones share it.
+/// The status of a pod as its task determined it last, possibly before the master has it: for
+/// callers of the kubelet's API. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FoundStatus(Arc<Mutex<Option<Arc<PodStatus>>>>);
 
 impl FoundStatus {
-    /// Takes note of a status.
+    /// Records a status.
     pub(crate) fn set(&self, status: &PodStatus) {
         let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if found.as_deref() != Some(status) {
@@ -110,12 +110,12 @@ pub(crate) struct Allocation(Arc<Mutex<AllocationState>>);
 
 #[derive(Debug, Clone, Default)]
 enum AllocationState {
-    /// Nobody has decided yet.
+    /// The node has not decided yet.
     #[default]
     Undecided,
     /// Admitted: the pod with the resources that it has, and those that it waits for.
     Allocated(AllocatedPod),
-    /// It holds no resources any more.
+    /// It no longer holds resources.
     Released,
 }
 
@@ -136,7 +136,7 @@ impl Allocation {
         }));
     }
 
-    /// How long the pod waits for other resources, which are those of `pod` now.
+    /// The resources of `pod` for which the pod waits, and since when.
     pub(crate) fn waiting(&self, pod: &Arc<Pod>) -> Waiting {
         let since = match self.state() {
             AllocationState::Allocated(pod) => pod.waits.map(|waits| waits.since),
@@ -148,15 +148,16 @@ impl Allocation {
         }
     }
 
-    /// The pod keeps its resources, and waits for others, or no longer for any.
+    /// Records the resources that the pod waits for, or that it waits for none; it keeps those that
+    /// it has.
     pub(crate) fn wait(&self, waits: Option<Waiting>) {
         if let Some(has) = self.pod() {
             self.put(AllocationState::Allocated(AllocatedPod { has, waits }));
         }
     }
 
-    /// The pod holds no resources any more: another may have them before the master says that this
-    /// one is gone.
+    /// The pod no longer holds resources: another pod may get them before the master has deleted
+    /// this one.
     pub(crate) fn release(&self) {
         self.put(AllocationState::Released);
     }
@@ -184,8 +185,8 @@ impl Handle {
         self.chosen.eviction().is_some()
     }
 
-    /// The pod while its eviction has begun and it has yet to give back what it took. The end of
-    /// the machine is no such eviction: what its pods took stays.
+    /// The pod, if its eviction has begun and it has not released its resources yet. Node shutdown
+    /// is no such eviction: its pods release nothing.
     pub(crate) fn leaving(&self) -> Option<Leaving> {
         let begun = self.chosen.0.get()?;
         let leaves = begun.eviction.reason != Eviction::SHUTDOWN && !self.released.is_set();
@@ -195,13 +196,13 @@ impl Handle {
         })
     }
 
-    /// Whether the pod is over: it holds no resources any more.
+    /// Whether the pod has ended, by its phase: it no longer holds resources.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.phase().as_deref(), Some("Succeeded" | "Failed"))
     }
 
-    /// The pod with the resources that the node allocated to it, unless it is over. One that an
-    /// earlier agent admitted, and whose task has not looked yet, is known by its phase.
+    /// The pod with the resources that the node allocated to it, unless it has ended. A pod that an
+    /// earlier agent admitted, and whose task has not run a step yet, is recognized by its phase.
     pub(crate) fn allocated_pod(&self) -> Option<AllocatedPod> {
         if self.is_over() {
             return None;
@@ -218,7 +219,7 @@ impl Handle {
         }
     }
 
-    /// The pod with the resources that it has of the node, if it has some.
+    /// The pod with the resources that the node allocated to it, if any.
     pub(crate) fn allocated(&self) -> Option<Arc<Pod>> {
         Some(self.allocated_pod()?.has)
     }
@@ -235,7 +236,7 @@ impl Handle {
         self.latest()?.status.as_ref()?.phase.clone()
     }
 
-    /// The pod's status: as its task found it last, or else as the master shows it.
+    /// The pod's status: as its task determined it last, or else as the master has it.
     pub(crate) fn status(&self) -> Option<PodStatus> {
         match self.found.get() {
             Some(found) => Some(PodStatus::clone(&found)),

@@ -1,4 +1,4 @@
-//! The kubelet as a whole: made, then run as a set of tasks.
+//! The kubelet as a whole: builds its parts, then runs them as a set of tasks.
 
 use crate::capacity;
 use crate::cluster;
@@ -32,32 +32,32 @@ use tokio::task::JoinSet;
 
 /// Containers that are made and started at the same time: more only wait for the kernel's locks.
 const STARTS: usize = 8;
-/// Of these, those of one pod: an image, or a volume's file system, may keep the runtime waiting.
+/// Of these, those of one pod: an image, or a volume's file system, may delay the runtime.
 const STARTS_OF_A_POD: usize = 2;
 
-/// Pods that keep more than 256 KiB of config maps and secrets at the same time, and those of one
-/// namespace: each keeps up to 20 MiB until its volumes are made of them.
+/// Pods that hold more than 256 KiB of config maps and secrets in memory at the same time, and
+/// those of one namespace: each holds up to 20 MiB until its volumes are written.
 pub(crate) const READING: usize = 4;
 const READING_OF_A_NAMESPACE: usize = 2;
 
-/// Containers of whose variables config maps and secrets are kept at the same time, and those of
-/// one namespace: of each up to 4 MiB are kept until it runs.
+/// Containers with config maps and secrets for their environment variables in memory at the same
+/// time, and those of one namespace: each holds up to 4 MiB until it runs.
 const GATHERING: usize = 16;
 const GATHERING_OF_A_NAMESPACE: usize = 4;
 
-/// Containers that are prepared, each first by a thread that looks into its volumes, or wait for
-/// their turn to start; all together have less mounts and descriptors than there are. Of these,
-/// those of one namespace: as many as there are starts.
+/// Containers that are being prepared (by a thread that looks into their volumes) or wait for their
+/// turn to start: few enough for the limits of mounts and descriptors. Of these, those of one
+/// namespace: as many as there are starts.
 const PREPARED: usize = 48;
 const PREPARED_OF_A_NAMESPACE: usize = STARTS;
 
-/// Walks through what pods have on the disk at the same time, and removals of it. Each blocks a
-/// thread for as long as a pod has files.
+/// Measurements of pods' disk usage at the same time, and removals of pods' files. Each blocks a
+/// thread for a time that grows with the number of files.
 const WALKS: usize = 2;
 const REMOVALS: usize = 2;
 /// Of both, those of one namespace.
 const WALKS_OF_A_NAMESPACE: usize = 1;
-/// Threads for calls that block which all of these hold at most.
+/// Most blocking threads that all of these hold.
 pub const BLOCKED_BY_WALKS: usize = WALKS + REMOVALS;
 
 /// The kubelet: made first, then run; [`Kubelet::server`] answers the master meanwhile.
@@ -145,8 +145,8 @@ impl Kubelet {
         crate::Drain::new(self.shared.clone())
     }
 
-    /// Keeps pods, node status and lease until `shutdown` is true or its sender is gone. Containers
-    /// run on.
+    /// Keeps pods, node status and Lease until `shutdown` is true or its sender is gone. Containers
+    /// keep running.
     pub async fn run(self, mut shutdown: watch::Receiver<bool>) {
         let Self { shared, queue } = self;
         agent_launch::stage::begin(&shared.config.machine, shared.memory);
@@ -181,7 +181,8 @@ impl Kubelet {
             shared.config.node_name.clone(),
         ));
         tokio::select! {
-            // The value stays in the channel, and the tasks in the set, whichever arm is dropped.
+            // Cancel-safe: the value stays in the channel, and the tasks in the set, whichever arm
+            // is dropped.
             _ = shutdown.wait_for(|ended| *ended) => {}
             ended = tasks.join_next() => tracing::error!(?ended, "a kubelet task ended unexpectedly"),
         }
@@ -246,7 +247,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A master whose answers are too large from six objects on, and say where to go on.
+    /// A master that refuses lists of more than five objects as too large, and pages shorter ones.
     #[derive(Debug)]
     pub(crate) struct Large(pub(crate) Vec<Value>);
 
@@ -356,7 +357,7 @@ pub(crate) mod tests {
         Kubelet::new(config, api, runtime, sandboxes).shared
     }
 
-    /// A pod with a port of the node; its UID is also its name.
+    /// A pod with a host port; its UID is also its name.
     pub(crate) fn with_host_port(uid: &str) -> Pod {
         let port = json!({"containerPort": 80, "hostPort": 8080});
         let pod = json!({

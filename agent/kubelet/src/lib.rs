@@ -3,8 +3,9 @@
 //! Enter by [`Kubelet`], which needs a client of the API (`agent_api::Api`) and a container engine
 //! (`agent_runtime::Runtime`); [`Kubelet::server`] makes what answers on port 10250
 //! (`agent_server`). The pod machine (`agent_pods`), a pure function of the pod, its containers and
-//! the time, decides what is done for a pod; only the pod's `worker` does it. [`Drain`] ends all
-//! containers when the machine ends, after the tasks below have ended.
+//! the time, decides what is done for a pod; only the pod's `worker` does it. [`Drain`] ends pods
+//! at the machine's shutdown, while the tasks below run, and then, after they have ended, all
+//! containers that are left.
 //!
 //! Tasks of [`Kubelet::run`]; when one ends, all end:
 //!
@@ -14,7 +15,7 @@
 //! - `capacity` limits the control group of all pods, if the kubelet owns the machine.
 //! - `pressure` evicts pods when the node runs out of something.
 //! - `garbage` removes the unused images that `agent_images` chooses when the disk fills up.
-//! - `links` repairs the links to containers' logs.
+//! - `links` repairs the symlinks to containers' logs.
 //! - `agent_csi::Csi` registers CSI drivers and unstages volumes that no pod uses.
 //! - `agent_api::events` writes events.
 //! - `oom` records that the machine ran out of memory, if the kubelet owns the machine.
@@ -37,8 +38,8 @@
 //!   (`/configz`), `drain`.
 //!
 //! Channels: a `watch` from `pods` to each worker (the desired pod), a `Notify` to each worker
-//! (something changed, look), a `watch` from each worker to `pressure` (the evicted pod has given
-//! back what it took), a bounded `mpsc` to the task that writes events.
+//! (something has changed), a `watch` from each worker to `pressure` (the evicted pod has released
+//! its resources), a bounded `mpsc` to the task that writes events.
 
 mod capacity;
 mod cleanup;

@@ -1,5 +1,5 @@
-//! Links to containers' logs for programs that collect them. One is made with its container and
-//! removed with its log; [`keep`] repairs those that a stopped agent left missing or stale.
+//! Symlinks to containers' logs, for log collectors. One is made with its container and removed
+//! with its log; [`keep`] repairs those that a stopped agent left missing or stale.
 
 use crate::shared::Shared;
 use agent_launch::links;
@@ -9,12 +9,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time between two looks at all of them.
+/// Time between two checks of all of them.
 const PERIOD: Duration = Duration::from_secs(300);
 /// Pause after the engine could not be reached.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Makes the link to the log of an attempt that was started. A container runs without one, too.
+/// Makes the symlink to the log of a started attempt. A failure is only logged: the container runs
+/// without it.
 pub(crate) async fn make(shared: &Arc<Shared>, key: ContainerKey) {
     let own = shared.clone();
     let (pod, container) = (key.pod.name.clone(), key.container.clone());
@@ -45,7 +46,7 @@ pub(crate) async fn keep(shared: Arc<Shared>) {
                 }
                 PERIOD
             }
-            // It may not be up yet.
+            // The engine may not be up yet.
             Err(_) => RETRY,
         };
         tokio::time::sleep(wait).await;

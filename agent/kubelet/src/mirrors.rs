@@ -1,5 +1,5 @@
-//! Mirrors of static pods at the API: what is known of them, and the task that keeps them right
-//! ([`config_static_pods::steps`]).
+//! Mirrors of static pods at the API: what is known of them, and the task that creates and deletes
+//! them ([`config_static_pods::steps`]).
 
 use crate::shared::Shared;
 use agent_api::{ApiError, JSON, send};
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// How often mirrors are looked at without news, and tried again after a failure.
+/// How often mirrors are checked without news, and tried again after a failure.
 const RETRY: Duration = Duration::from_secs(30);
 
 /// The mirrors that the master has for this node.
@@ -23,13 +23,13 @@ pub(crate) struct Mirrors {
 }
 
 impl Mirrors {
-    /// Takes the mirrors of a whole list.
+    /// Replaces all mirrors by those of a list.
     pub(crate) fn listed(&self, all: Vec<Mirror>) {
         *self.known() = all;
         self.news.notify_one();
     }
 
-    /// Takes a mirror from a watch.
+    /// Adds or replaces a mirror, from a watch.
     pub(crate) fn seen(&self, mirror: Mirror) {
         let mut known = self.known();
         known.retain(|one| one.uid != mirror.uid);
@@ -86,7 +86,7 @@ pub(crate) async fn keep(shared: Arc<Shared>) {
             }
         }
         tokio::select! {
-            // A notice that comes between two looks is kept by the `Notify`.
+            // Cancel-safe: `Notify` keeps a notification that comes while nobody waits.
             () = mirrors.news.notified() => {}
             () = tokio::time::sleep(RETRY) => {}
         }
@@ -113,7 +113,7 @@ async fn carry_out(shared: &Shared, step: Step<'_>) {
         }) => tracing::warn!(
             pod = name,
             error = message,
-            "the master does not let this node show its static pod; it runs all the same. An admin allows it by \
+            "the master does not let this node create a mirror of its static pod, which runs all the same. An admin allows it by \
              `kubectl create clusterrolebinding static-pods --clusterrole=system:pratique:static-pods --group=system:nodes`"
         ),
         Err(error) => tracing::warn!(

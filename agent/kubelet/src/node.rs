@@ -1,10 +1,11 @@
-//! The node's own objects: its status, and the lease by which the master knows that it lives.
+//! Keeps the node's own objects: the Node's status, and the Lease by which the master knows that
+//! the node is alive.
 //!
-//! The master makes the Node, with the labels that it knows; the kubelet adds those of operating
-//! system and processor, by which charts choose nodes, where they are missing. The status is
-//! measured every ten seconds and written when it changed or another writer changed it, at the
-//! latest after five minutes; the lease is renewed every ten seconds (upstream's periods).
-//! Resources that others advertise in its capacity stay, and pods may have all of each.
+//! The master makes the Node with the labels that it knows; the kubelet adds missing ones of
+//! operating system and architecture, by which charts select nodes. The status is measured every
+//! ten seconds and written when it has changed or another writer has changed it, at the latest
+//! after five minutes; the Lease is renewed every ten seconds (upstream's periods). Extended
+//! resources that others add to its capacity stay, and are allocatable as a whole.
 
 use crate::capacity;
 use crate::config::Config;
@@ -38,22 +39,23 @@ use std::time::{Duration, Instant};
 pub(crate) const KUBELET_VERSION: &str = "v1.36.0";
 /// Period of measuring and of renewing.
 pub(crate) const PERIOD: Duration = Duration::from_secs(10);
-/// Period while the node isn't ready or can't say so: short, so that readiness is reported quickly.
+/// Period while the node isn't ready or its status can't be written: short, so that readiness is
+/// reported quickly.
 const HASTE: Duration = Duration::from_millis(500);
-/// Images are listed anew after this time.
+/// Images are listed again after this time.
 const IMAGES_PERIOD: Duration = Duration::from_secs(60);
 /// The status is written at the latest after this time.
 pub(crate) const REPORT: Duration = Duration::from_secs(300);
 /// Pause after the lease could not be renewed.
 const LEASE_RETRY: Duration = Duration::from_secs(2);
-/// Seconds after which a silent node is given up.
+/// Duration of the Lease in seconds: after that, a node that does not renew it counts as failed.
 pub(crate) const LEASE_SECONDS: i32 = 40;
 /// Images that are listed (upstream's limit).
 pub(crate) const MAX_IMAGES: usize = 50;
 /// Names of an image that are listed (upstream's limit).
 const MAX_NAMES: usize = 5;
-/// What this kubelet can do and an older one can't, by upstream's names (KEP-5328): schedulers and
-/// API servers of other versions ask for it.
+/// Declared features (KEP-5328), by upstream's names: schedulers and API servers of other versions
+/// check for them.
 const DECLARED: [&str; 5] = [
     "ExtendWebSocketsToKubelet",
     "GuaranteedQoSPodCPUResize",
@@ -62,7 +64,7 @@ const DECLARED: [&str; 5] = [
     "RestartAllContainersOnContainerExits",
 ];
 
-/// Keeps the Node's status true.
+/// Keeps the Node's status up to date, for ever.
 pub(crate) async fn keep_status(shared: Arc<Shared>) {
     let mut addresses = shared.config.addresses.clone();
     let mut reporter = Reporter {
@@ -82,7 +84,8 @@ pub(crate) async fn keep_status(shared: Arc<Shared>) {
             }
         };
         tokio::select! {
-            // All only say that it is time to measure. Without a sender the addresses stay.
+            // Cancel-safe: each arm only means that it is time to measure. The addresses keep their
+            // last value once their sender is gone.
             () = tokio::time::sleep(if well { PERIOD } else { HASTE }) => {}
             _ = ends.changed() => {}
             Ok(()) = addresses.changed() => wake_pods(&shared),
@@ -90,16 +93,16 @@ pub(crate) async fn keep_status(shared: Arc<Shared>) {
     }
 }
 
-/// Has every pod's task look again: pods show the machine's addresses as their host's.
+/// Wakes every pod's task: pods' statuses show the machine's addresses as `hostIPs`.
 fn wake_pods(shared: &Shared) {
     let handles = shared.handles();
     handles.values().for_each(|handle| handle.news.notify_one());
 }
 
-/// What was written, and what is costly to find out.
+/// Reports the Node's status: what was written last, and what is costly to determine.
 struct Reporter {
     shared: Arc<Shared>,
-    /// The Node as the master gave it last.
+    /// The Node as last read from the master.
     node: Option<Node>,
     /// The conditions reported for other parts.
     reported: BTreeMap<&'static str, Notice>,
@@ -179,7 +182,7 @@ impl Reporter {
         Ok(ready)
     }
 
-    /// The Node as the master has it. While the master does not answer, the last answer counts.
+    /// The Node as the master has it; while the master does not answer, as last read.
     async fn live(&mut self) -> Result<Node, ApiError> {
         match (
             get::<Node>(&*self.shared.api, path(&self.shared)).await,
@@ -191,7 +194,7 @@ impl Reporter {
         }
     }
 
-    /// The images on the machine, listed from time to time: each costs the engine a few reads.
+    /// The images on the machine, listed once in a while: each costs the engine a few reads.
     async fn images(&mut self) -> Vec<ContainerImage> {
         let fresh = self
             .images
@@ -240,7 +243,7 @@ fn repository(name: &str) -> &str {
     }
 }
 
-/// Adds the labels that upstream's kubelet gives its Node, where the master knew no value for them.
+/// Adds labels that upstream's kubelet sets on its Node, if they are missing.
 async fn label(shared: &Shared, node: &Node) -> Result<(), ApiError> {
     let missing = missing_labels(node);
     if missing.is_empty() {
@@ -256,7 +259,7 @@ async fn label(shared: &Shared, node: &Node) -> Result<(), ApiError> {
     )
     .await
     {
-        // This master lets only itself set labels; the node works without them.
+        // This master does not let nodes set labels; the node works without them.
         Err(error @ ApiError::Status { code: 403, .. }) => {
             tracing::warn!(
                 error = error.chain(),
@@ -282,7 +285,7 @@ fn missing_labels(node: &Node) -> BTreeMap<&'static str, &'static str> {
     all.filter(|(label, _)| !has(label)).collect()
 }
 
-/// The processor's architecture in Go's words, as all of Kubernetes has them.
+/// The processor's architecture by Go's name, as everywhere in Kubernetes.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -307,13 +310,13 @@ fn same(old: &NodeStatus, new: &NodeStatus) -> bool {
     without(old) == without(new)
 }
 
-/// Whether the resource is one that others advertise: its name has a domain.
+/// Whether this is an extended resource, which others advertise: its name has a domain.
 fn is_extended(name: &str) -> bool {
     name.contains('/')
 }
 
-/// Takes over the resources that others advertise in the Node's capacity: pods may have all of
-/// each.
+/// Copies extended resources from the Node's capacity to capacity and allocatable: pods may have
+/// all of each.
 fn advertise(live: &NodeStatus, status: &mut NodeStatus) {
     let extended = live.capacity.iter().flatten();
     let extended = extended.filter(|(name, _)| is_extended(name));
@@ -326,7 +329,8 @@ fn advertise(live: &NodeStatus, status: &mut NodeStatus) {
     }
 }
 
-/// Resources that pods may have by the Node although nobody advertises them any more.
+/// Extended resources that are still allocatable in the Node, although nobody advertises them any
+/// more.
 fn withdrawn<'a>(live: &'a NodeStatus, status: &NodeStatus) -> Vec<&'a str> {
     let kept = status.allocatable.as_ref();
     let kept = |name: &str| kept.is_some_and(|all| all.contains_key(name));
@@ -337,8 +341,8 @@ fn withdrawn<'a>(live: &'a NodeStatus, status: &NodeStatus) -> Vec<&'a str> {
         .collect()
 }
 
-/// Whether the Node still says what was written: others may write its status as well, and what they
-/// get wrong, such as the port of this server, would cut the node off.
+/// Whether the Node still has what was written: others may write its status, too, and a wrong
+/// value, such as the port of this server, would cut the node off.
 fn holds(live: &NodeStatus, status: &NodeStatus) -> bool {
     type Amounts = Option<BTreeMap<String, Quantity>>;
     let amount = |all: &Amounts, name: &str| Amount::try_from(all.as_ref()?.get(name)?).ok();
@@ -410,8 +414,7 @@ fn status(config: &Config, facts: &Facts, runtime: Option<&str>) -> NodeStatus {
     }
 }
 
-/// What containers of a RuntimeClass' handler can have; the first one is that of pods without a
-/// class.
+/// The features of a RuntimeClass' handler; the empty name is that of pods without a class.
 fn handler(name: &str) -> NodeRuntimeHandler {
     NodeRuntimeHandler {
         name: Some(name.to_owned()),
@@ -525,8 +528,8 @@ pub(crate) async fn keep_lease(shared: Arc<Shared>) {
     }
 }
 
-/// Writes the lease with the present time; a conflict or loss is mended by reading it anew next
-/// time.
+/// Writes the Lease with the present time. After a conflict or deletion, the next call reads it
+/// again.
 async fn renew(shared: &Shared, known: Option<Lease>) -> Result<Lease, ApiError> {
     let name = &shared.config.node_name;
     let all = format!("/apis/coordination.k8s.io/v1/namespaces/{NODE_LEASE_NAMESPACE}/leases");
@@ -557,7 +560,7 @@ async fn renew(shared: &Shared, known: Option<Lease>) -> Result<Lease, ApiError>
     serde_json::from_slice(&shared.api.call(call).await?).map_err(ApiError::Decode)
 }
 
-/// A lease that goes with its node.
+/// A Lease that is deleted with its Node.
 async fn new_lease(shared: &Shared) -> Result<Lease, ApiError> {
     let node: Node = get(&*shared.api, path(shared)).await?;
     let owner = OwnerReference {

@@ -1,5 +1,5 @@
-//! Records upstream's event `SystemOOM` where the machine as a whole ran out of memory and the
-//! kernel killed a process.
+//! Records upstream's event `SystemOOM` if the machine as a whole ran out of memory and the kernel
+//! killed a process.
 
 use crate::shared::Shared;
 use agent_journal::oom::{Victim, Watch};
@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time between two looks at the kernel's log.
+/// Time between two reads of the kernel's log.
 const PERIOD: Duration = Duration::from_secs(5);
 
 /// Follows the kernel's log, for ever.
@@ -26,7 +26,7 @@ pub(crate) async fn watch(shared: Arc<Shared>) {
     loop {
         // Reading never waits, and the kernel writes little.
         match log.victims() {
-            Ok(all) => all.iter().for_each(|one| tell(&shared, one)),
+            Ok(all) => all.iter().for_each(|one| record(&shared, one)),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => tracing::warn!(
                 error = chain(&error),
@@ -37,7 +37,7 @@ pub(crate) async fn watch(shared: Arc<Shared>) {
     }
 }
 
-fn tell(shared: &Shared, victim: &Victim) {
+fn record(shared: &Shared, victim: &Victim) {
     let Victim { process, pid } = victim;
     let text = format!("System OOM encountered, victim process: {process}, pid: {pid}");
     shared.warn("SystemOOM", &text);

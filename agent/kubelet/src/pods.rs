@@ -23,22 +23,22 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
-/// Time from one watch to the next where the first ended in order: one that lived longer is
-/// followed by the next at once.
+/// Least time from the start of one watch to the start of the next: after a watch that lasted
+/// longer and ended in order, the next one starts at once.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How long the master may keep a watch open; then it is asked anew.
+/// How long the master may keep a watch open; then the next one starts.
 const WATCH_SECONDS: u32 = 300;
-/// How often every pod's task looks anew.
+/// How often all pods are listed again.
 const RELIST: Duration = Duration::from_secs(600);
 
 /// Grace of containers whose pod was deleted while no agent ran (upstream's).
 const ORPHAN_GRACE: Duration = Duration::from_secs(1);
 
-/// What the master has for this node.
+/// The pods that the master has for this node.
 #[derive(Debug)]
 struct Listed {
     version: String,
-    /// UIDs of all pods that are no mirrors, also of those that can't be read.
+    /// UIDs of all pods except mirrors, also of those that can't be decoded.
     there: HashSet<String>,
     pods: Vec<Pod>,
     mirrors: Vec<Mirror>,
@@ -48,7 +48,7 @@ fn uid_of(pod: &Value) -> Option<&str> {
     pod.pointer("/metadata/uid").and_then(Value::as_str)
 }
 
-/// Whether an object shows a static pod: it decides nothing.
+/// Whether an object is the mirror of a static pod: it has no effect on what runs.
 fn is_mirror(pod: &Value) -> bool {
     pod.pointer("/metadata/annotations")
         .is_some_and(|all| all.get(config_static_pods::MIRROR).is_some())
@@ -67,7 +67,7 @@ fn mirror(object: Value) -> Option<Mirror> {
     }
 }
 
-/// One pod that can't be read must not keep the others from being run.
+/// One pod that can't be decoded must not keep the others from running.
 fn read_pod(object: Value) -> Option<Pod> {
     let name = object
         .pointer("/metadata/name")
@@ -133,7 +133,7 @@ impl Pods {
         )
     }
 
-    /// Asks for the whole list, before any of it is acted on.
+    /// Requests the whole list, before any of it is applied.
     async fn ask(&self) -> Result<Listed, ApiError> {
         let (mut there, mut pods, mut mirrors) = (HashSet::new(), Vec::new(), Vec::new());
         let take = |pod| {
@@ -153,8 +153,8 @@ impl Pods {
         })
     }
 
-    /// Takes the whole list; pods that the master doesn't have are ended. Returns the list's
-    /// version.
+    /// Applies the whole list, and ends pods that the master doesn't have. Returns the list's
+    /// resource version.
     async fn list(&mut self) -> Result<String, ApiError> {
         let Listed {
             version,
@@ -217,7 +217,7 @@ impl Pods {
         }
     }
 
-    /// Ends containers and folders of pods that were deleted while no agent ran.
+    /// Starts tasks that remove what is left of pods that were deleted while no agent ran.
     async fn adopt_orphans(&mut self, there: &HashSet<String>) {
         let containers = match self.shared.runtime.list(None).await {
             Ok(containers) => containers,
@@ -280,8 +280,8 @@ impl Pods {
         }
     }
 
-    /// Asks for what changed after a version, not before `next`, which becomes the time of the next
-    /// watch after this one.
+    /// Starts a watch from a resource version, not before `next`; sets `next` to the earliest time
+    /// of the watch after this one.
     async fn watch(&self, version: &str, next: &mut Instant) -> Result<Lines, ApiError> {
         sleep_until(*next).await;
         *next = Instant::now() + AGAIN;
@@ -306,7 +306,7 @@ impl Pods {
         Ok(())
     }
 
-    /// Hands a version of a pod to its task, which is started if there is none.
+    /// Sends a version of a pod to its task; starts a task if there is none.
     fn want(&mut self, pod: Pod) {
         let Some(reference) = pod_ref(&pod) else {
             tracing::warn!(name = ?pod.metadata.name, "pod has an invalid name, namespace or UID; ignoring it");
@@ -339,8 +339,8 @@ impl Pods {
 
     fn spawn(&mut self, pod: PodRef, wanted: DesiredPod) {
         if let DesiredPod::Pod(object) = &wanted {
-            // Before its task looks at the engine: callers of an earlier agent's pod wait for
-            // nothing.
+            // Before its task lists containers, so that host ports of an earlier agent's pod work
+            // at once.
             PodSandbox::find(&self.shared, &pod.uid).publish(&self.shared, object);
         }
         let (sender, receiver) = watch::channel(wanted);
@@ -386,7 +386,7 @@ impl Pods {
             Ok(Change::All) | Err(RecvError::Lagged(_)) => {
                 handles.values().for_each(|handle| handle.news.notify_one());
             }
-            // The engine is gone; the agent ends with it.
+            // The engine has stopped; the agent ends with it.
             Err(RecvError::Closed) => {}
         }
     }
@@ -399,7 +399,7 @@ impl Pods {
             }
         }
         let mut handles = self.handles();
-        // A task that is over has dropped its receiver.
+        // A task that has ended has dropped its receiver.
         handles.retain(|_, handle| !handle.wanted.is_closed());
         let is_here = |uid: &str| handles.contains_key(uid);
         self.shared.figures.retain(is_here);
@@ -431,7 +431,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn pods_are_watched_without_a_break() {
         let dir = tempfile::tempdir().unwrap();
-        // Beyond the time after which all pods are listed anew, and within it.
+        // Beyond the time after which all pods are listed again, and within it.
         for (lives, pause, seconds) in [(300, 0, 1250), (0, 1, 500)] {
             let master = Arc::new(Ending::after(lives));
             let shared = shared_of(dir.path(), Vec::new(), master.clone());

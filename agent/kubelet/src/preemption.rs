@@ -1,4 +1,5 @@
-//! Room for critical pods: others end for one that does not fit, as on upstream's nodes.
+//! Preemption on the node: evicts pods to make room for a critical pod that does not fit (as
+//! upstream's kubelet).
 
 use crate::handle::Handle;
 use crate::shared::Shared;
@@ -9,14 +10,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Message of a pod that makes room.
+/// Status message of a preempted pod.
 const MESSAGE: &str = "Preempted in order to admit critical pod";
-/// How long the critical pod waits before it is looked at anew.
+/// How long the critical pod waits before it is checked again.
 pub(crate) const WAIT: Duration = Duration::from_millis(100);
 
 impl Shared {
-    /// Has other pods end for a critical one that does not fit beside them, for this reason; true
-    /// where it will fit once those have ended.
+    /// Evicts other pods for a critical one that does not fit for this reason; true if it will fit
+    /// once those have ended.
     pub(crate) fn make_room(&self, pod: &Pod, lack: &Refusal) -> bool {
         if !is_critical(pod) {
             return false;

@@ -1,7 +1,7 @@
-//! The node under pressure: what is low is measured every ten seconds; first unused images go, then
-//! one pod at a time, the next one when those before it have given back what they took.
+//! Node-pressure eviction: measures resources every ten seconds. First removes unused images, then
+//! evicts one pod at a time, the next one when those before it have released their resources.
 //!
-//! Which pod goes is decided by `agent_pressure`, and ended by its own worker.
+//! `agent_pressure` chooses the pod, and its own worker ends it.
 
 use crate::config::Config;
 use crate::garbage::{self, Goal};
@@ -27,8 +27,8 @@ use tokio::time::{self, timeout_at};
 
 /// Time between two measurements (upstream's).
 const PERIOD: Duration = Duration::from_secs(10);
-/// How long an evicted pod may take to end, and to give back what it took, before another is
-/// evicted (upstream's).
+/// How long an evicted pod may take to end and to release its resources, before another is evicted
+/// (upstream's).
 const CLEANUP: Duration = Duration::from_secs(30);
 
 /// Measures periodically, for ever.
@@ -41,8 +41,8 @@ pub(crate) async fn keep(shared: Arc<Shared>) {
     }
 }
 
-/// Waits until the evicted pods have given back what they took, for each at most until [`CLEANUP`]
-/// after its eviction began: for whatever reason, and also by an earlier agent.
+/// Waits until evicted pods have released their resources, for each at most until [`CLEANUP`] after
+/// its eviction began. That includes preempted pods, and those that an earlier agent evicted.
 async fn settle(shared: &Shared) {
     let leaving: Vec<Leaving> = {
         let handles = shared.handles();
@@ -56,10 +56,10 @@ async fn settle(shared: &Shared) {
 
 /// Measures once, and evicts one pod at most.
 async fn pass(shared: &Arc<Shared>) -> Result<(), Error> {
-    // Before the first complete list the wrong pod could be chosen, and those that an earlier agent
+    // Before the first complete list, the wrong pod could be chosen, and pods that an earlier agent
     // evicted are not known.
     let is_listed = shared.listed.load(Ordering::Acquire);
-    // Before the measurement, which would still show what those pods took.
+    // Before the measurement, which would still show the resources of those pods.
     settle(shared).await;
     let thresholds = &shared.config.thresholds;
     let levels = levels(&shared.config, &shared.facts, &Groups::mounted());
@@ -75,7 +75,7 @@ async fn pass(shared: &Arc<Shared>) -> Result<(), Error> {
     tracing::warn!(signal = signal.name(), "the node is under pressure");
     let text = format!("Attempting to reclaim {}", signal.resource());
     shared.warn("EvictionThresholdMet", &text);
-    // The next measurement shows what that freed.
+    // The next measurement shows how much that has freed.
     if signal.is_of_disk() && garbage::sweep(shared, Goal::All).await?.images > 0 {
         return Ok(());
     }
@@ -109,8 +109,9 @@ async fn pass(shared: &Arc<Shared>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What is left of the machine; where the kernel keeps all pods within what the node gives them,
-/// also what is left of that: at that limit it kills containers, however much the machine has.
+/// What is left of the machine's resources. If the control group of all pods has a memory limit,
+/// also what is left of that: at that limit the kernel kills containers, however much the machine
+/// has.
 fn levels(config: &Config, facts: &Facts, groups: &Groups) -> Levels {
     let mut levels = facts.levels();
     if config.owns_machine
@@ -121,8 +122,8 @@ fn levels(config: &Config, facts: &Facts, groups: &Groups) -> Levels {
     levels
 }
 
-/// How long a pod has to end: none at a hard threshold, and at a soft one as long as it asks for
-/// within the longest that the node grants.
+/// A pod's grace period: the least one at a hard threshold; at a soft one its own, limited to the
+/// longest that the node grants.
 fn grace(bound: Bound, thresholds: &Thresholds, pod: Option<&Pod>) -> Duration {
     let granted = match bound.kind {
         ThresholdKind::Hard => Duration::ZERO,
@@ -134,7 +135,7 @@ fn grace(bound: Bound, thresholds: &Thresholds, pod: Option<&Pod>) -> Duration {
     granted.max(EVICTION_GRACE)
 }
 
-/// The pods of which one may go: those that are neither over nor ending.
+/// The pods that may be evicted: those that have not ended and are not ending.
 async fn candidates(shared: &Arc<Shared>, signal: Signal) -> Result<Vec<Candidate>, Error> {
     let pods: Vec<Arc<Pod>> = {
         let handles = shared.handles();
@@ -150,7 +151,7 @@ async fn candidates(shared: &Arc<Shared>, signal: Signal) -> Result<Vec<Candidat
     Ok(shared.figures.candidates(&pods, subjects, &disks).await)
 }
 
-/// What each pod takes of the disk, by UID.
+/// Each pod's disk usage, by UID.
 async fn measure(
     shared: &Arc<Shared>,
     pods: &[Arc<Pod>],
@@ -205,7 +206,8 @@ mod tests {
     use crate::worker::tests::with_own_engine;
     use agent_pressure::{Least, Level};
 
-    /// A pod of this UID whose eviction begins now; whether it has given back what it took.
+    /// Adds a pod of this UID whose eviction begins now; returns whether it has released its
+    /// resources.
     fn evicted(shared: &Shared, uid: &str, reason: &'static str) -> Released {
         let handle = handle(with_host_port(uid));
         handle.evict(Eviction {

@@ -1,11 +1,11 @@
-//! Images for a pod's containers, by the pod's pull secrets.
+//! Pulls images for a pod's containers with the pod's pull secrets.
 //!
-//! Pull secrets are asked of the master by name, kept in memory while the pod is here, and go to
-//! nobody but the registry that they are for. Where the master can't be reached, those that were
-//! read last count, so that a container of a private image starts again.
+//! Pull secrets are read from the master by name, kept in memory while the pod is on the node, and
+//! sent only to the registry that they are for. If the master can't be reached, those that were
+//! read last are used, so that a container of a private image can restart.
 //!
-//! A fetch goes on beside the pod's steps ([`Fetches`]), so that a slow registry keeps no other
-//! container of the pod waiting.
+//! Pulls run beside the pod's steps ([`Fetches`]), so that a slow registry delays no other
+//! container of the pod.
 
 use crate::names::is_plain;
 use crate::shared::Shared;
@@ -29,7 +29,7 @@ use tokio::time::timeout;
 const MAX_SECRETS: usize = 64;
 /// Most images of a container: its own and those that its volumes show.
 const MOST_IMAGES: usize = 65;
-/// How long a step waits for a fetch: nearly always enough for an image that is there.
+/// How long a step waits for a fetch: nearly always enough for an image that is on the machine.
 const SOON: Duration = Duration::from_millis(200);
 
 /// The fetches of one pod that are under way, by container.
@@ -39,7 +39,8 @@ pub(crate) struct Fetches {
     running: BTreeMap<String, Fetch>,
 }
 
-/// The images of a container that are fetched; dropping it ends that, and what came in is kept.
+/// The fetch of a container's images; dropping it ends the fetch, and what was already downloaded
+/// is kept.
 #[derive(Debug)]
 struct Fetch {
     wanted: Vec<NeededImage>,
@@ -49,7 +50,7 @@ struct Fetch {
 /// An image that a container needs: its own, or one that a volume shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NeededImage {
-    /// The volume that shows it; none for the container's own image.
+    /// The image volume that shows it; `None` for the container's own image.
     pub(crate) volume: Option<String>,
     /// As the pod writes it.
     pub(crate) image: String,
@@ -144,7 +145,7 @@ impl Fetches {
                 task,
             }
         });
-        // Images that are there take no second step.
+        // Images that are on the machine need no second step.
         if let Ok(Some(ended)) = timeout(SOON, fetch.task.join_next()).await {
             let died = |error| Failed {
                 image: wanted
@@ -223,8 +224,8 @@ impl Puller {
         Ok(fetched)
     }
 
-    /// The pod's pull secrets, read anew. Those that aren't there, or can't be read, are reported
-    /// and left out (upstream's rule).
+    /// Reads the pod's pull secrets again. Missing or invalid ones are reported and left out
+    /// (upstream's rule); if the master can't be reached, the last ones are used.
     async fn read(&self, shared: &Shared, pod: &Pod, reference: &PodRef) -> Keyring {
         let held = || self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = pod
@@ -277,7 +278,7 @@ impl Puller {
     }
 }
 
-/// The Secret; none where it isn't there, or not for this node.
+/// The Secret; `None` if it does not exist, or this node may not read it.
 async fn secret(shared: &Shared, pod: &PodRef, name: &str) -> Result<Option<Secret>, ApiError> {
     match get(
         &*shared.api,
@@ -291,7 +292,7 @@ async fn secret(shared: &Shared, pod: &PodRef, name: &str) -> Result<Option<Secr
     }
 }
 
-/// Adds what a Secret holds, by its type.
+/// Adds the credentials of a Secret, by its type.
 fn add(keys: &mut Keyring, pod: &PodRef, secret: &Secret) -> Result<(), KeyringError> {
     let meta = &secret.metadata;
     let from = PullSecret {
@@ -310,7 +311,7 @@ fn add(keys: &mut Keyring, pod: &PodRef, secret: &Secret) -> Result<(), KeyringE
     keys.add_secret(&from, kind, data)
 }
 
-/// The registry that an image names; none where it names none, or is no image's name.
+/// The registry of an image; empty if the name is invalid.
 fn registry(image: &str) -> String {
     let reference = Reference::parse(image);
     reference.map_or_else(|_| String::new(), |image| image.host)
@@ -405,7 +406,7 @@ mod tests {
         assert_eq!(
             shared.pulls.free(),
             free,
-            "who waits for the registry takes no turn"
+            "waiting for the registry takes no turn"
         );
         while !ended(&mut fetches, &shared, "quick.example/b:1").await {}
     }

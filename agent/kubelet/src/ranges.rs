@@ -1,6 +1,6 @@
-//! The node's ranges of pod addresses: the master writes them into the Node (`spec.podCIDRs`), and
-//! the pod network has them from there, as the watch of Nodes tells them. Pods that need an address
-//! wait for them; pods on the machine's network don't.
+//! Applies the node's pod CIDRs to the pod network: the master writes them into the Node
+//! (`spec.podCIDRs`), and the watch of Nodes reports them. Pods that need an address wait for them;
+//! pods with `hostNetwork` don't.
 
 use crate::shared::Shared;
 use agent_proxy::{Known, View};
@@ -9,17 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Pause before ranges are given again that the pod network could not take.
+/// Pause before ranges that could not be applied are tried again.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Hands the ranges on, until the view's sender is gone.
+/// Applies the ranges, until the view's sender is gone.
 pub(crate) async fn keep(shared: Arc<Shared>, view: View) {
     let name = shared.config.node_name.clone();
     follow(&view, &name, |ranges| give(shared.clone(), ranges)).await;
 }
 
-/// Gives the ranges of the node of this name whenever they are others than it has. Those of a Node
-/// that is gone, or has none yet, stay.
+/// Applies the ranges of the node of this name when they change. If the Node is deleted, or has no
+/// ranges, the last ones stay.
 async fn follow<F>(view: &View, name: &str, mut give: impl FnMut(Vec<Cidr>) -> F)
 where
     F: Future<Output = Result<(), String>>,

@@ -1,5 +1,5 @@
-//! A pod's sandbox as the pod's task keeps it: found, made before anything of the pod runs, and
-//! removed after all has ended.
+//! Keeps a pod's sandbox for its task: finds it, makes it before a container runs, and removes it
+//! after all have ended.
 
 use crate::config::Config;
 use crate::shared::Shared;
@@ -17,8 +17,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The handlers of RuntimeClasses that this node has: one runtime, by its own name and by that of
-/// the runtime which most nodes with containerd have.
+/// The RuntimeClass handlers of this node: one runtime (crun), by its own name and by the usual
+/// name on nodes with containerd (runc).
 pub(crate) const HANDLERS: [&str; 2] = ["crun", "runc"];
 
 /// The sandbox of one pod.
@@ -31,7 +31,7 @@ pub(crate) struct PodSandbox {
 }
 
 impl PodSandbox {
-    /// That of an earlier agent, if there is one.
+    /// The sandbox of an earlier agent, if there is one.
     pub(crate) fn find(shared: &Shared, uid: &str) -> Self {
         Self {
             uid: uid.to_owned(),
@@ -40,7 +40,7 @@ impl PodSandbox {
         }
     }
 
-    /// The sandbox, made where there is none.
+    /// The sandbox; made if there is none.
     ///
     /// # Errors
     /// The sandbox cannot be created; an event is written, and the error class is retriable.
@@ -85,8 +85,8 @@ impl PodSandbox {
         Ok(sandbox)
     }
 
-    /// Removes it; nothing is done where there is none. Its ports of the node go first: another pod
-    /// may have its addresses as soon as they are given back.
+    /// Removes the sandbox, if there is one. Its host ports are closed first: another pod may get
+    /// its addresses as soon as they are released.
     ///
     /// # Errors
     /// If something of it is left; to be tried again.
@@ -113,7 +113,7 @@ impl PodSandbox {
         }
     }
 
-    /// Tells the service proxy which ports of the node the pod has, unless its sandbox is going.
+    /// Publishes the pod's host ports to the service proxy, unless its sandbox is being removed.
     pub(crate) fn publish(&self, shared: &Shared, pod: &Pod) {
         if self.is_leaving {
             return;
@@ -128,8 +128,8 @@ impl PodSandbox {
         view.publish(&self.uid, &all.collect::<Vec<_>>());
     }
 
-    /// Whether there is one.
-    pub(crate) fn is_there(&self) -> bool {
+    /// Whether the sandbox exists.
+    pub(crate) fn exists(&self) -> bool {
         self.found.is_some()
     }
 
@@ -150,7 +150,7 @@ impl PodSandbox {
     }
 }
 
-/// Makes the sandbox of a pod that is run by this handler.
+/// Makes the sandbox of a pod with this RuntimeClass handler.
 async fn make(
     shared: &Arc<Shared>,
     pod: &Pod,
@@ -178,14 +178,14 @@ async fn make(
     })
 }
 
-/// Whether the pod has users of its own.
+/// Whether the pod has a user namespace of its own.
 fn has_own_users(pod: &Pod) -> bool {
     pod.spec.as_ref().and_then(|spec| spec.host_users) == Some(false)
 }
 
-/// A sandbox that can't be made as the pod asks for it, reported in upstream's words, and counted:
-/// with the handler where upstream's kubelet would have asked its runtime. Who made the pod may
-/// change what it refers to, so that it is tried again.
+/// Reports a sandbox that can't be made as the pod specifies, with upstream's event, and counts it:
+/// with the handler if upstream's kubelet would have called its runtime. The error is retriable,
+/// since what the pod refers to may change.
 fn failed(shared: &Shared, pod: &Pod, handler: Option<&str>, fault: &str) -> Error {
     let done = shared.figures.done();
     done.pod_failed(has_own_users(pod), handler);
@@ -196,10 +196,10 @@ fn failed(shared: &Shared, pod: &Pod, handler: Option<&str>, fault: &str) -> Err
     Error::new(ErrorClass::Unavailable, text)
 }
 
-/// Why a pod's RuntimeClass can't be had here.
+/// Why a pod's RuntimeClass is not available on this node.
 #[derive(Debug)]
 struct Unfit {
-    /// The class's handler, where the class is known.
+    /// The class's handler, if the class is known.
     handler: Option<String>,
     fault: String,
 }
@@ -213,8 +213,8 @@ impl From<String> for Unfit {
     }
 }
 
-/// The handler of the pod's class, `""` where it names none, if this node has its runtime: it runs
-/// all containers by crun.
+/// The handler of the pod's class, `""` if it names none; an error if this node does not have that
+/// handler.
 async fn runs_in_class(shared: &Shared, pod: &Pod) -> Result<&'static str, Unfit> {
     let class = pod.spec.as_ref();
     let Some(name) = class.and_then(|spec| spec.runtime_class_name.as_deref()) else {
@@ -233,15 +233,15 @@ async fn runs_in_class(shared: &Shared, pod: &Pod) -> Result<&'static str, Unfit
 fn handled(handler: &str) -> Result<&'static str, Unfit> {
     let known = HANDLERS.join(" and ");
     let unfit = || Unfit {
-        // A label of metrics: what is none is reported as no handler.
+        // It becomes a label of metrics: an invalid one is reported as no handler.
         handler: Some(if is_plain(handler) { handler } else { "" }.to_owned()),
-        fault: format!("no runtime for {handler:?} is configured: this node has {known} alone"),
+        fault: format!("no runtime for {handler:?} is configured: this node has only {known}"),
     };
     let found = HANDLERS.into_iter().find(|own| *own == handler);
     found.ok_or_else(unfit)
 }
 
-/// The node's address at which it answers names of the cluster, if it does.
+/// The node's address at which its DNS server answers, if it serves DNS.
 pub(crate) fn resolver(config: &Config, sandboxes: &Sandboxes) -> Option<IpAddr> {
     config.cluster.as_ref()?;
     let of_node = sandboxes.own_addresses();
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(
             (unfit.fault.as_str(), unfit.handler.as_deref()),
             (
-                "no runtime for \"kata\" is configured: this node has crun and runc alone",
+                "no runtime for \"kata\" is configured: this node has only crun and runc",
                 Some("kata")
             )
         );
@@ -344,8 +344,8 @@ mod tests {
             own.publish(&shared, &pod);
             assert_eq!(ports().host_ports.len(), 1);
             // The engine does not answer, so that the sandbox stays for now; the pod's next step
-            // comes before another try.
-            assert!(own.remove(&shared).await.is_err() && own.is_there());
+            // runs before another try.
+            assert!(own.remove(&shared).await.is_err() && own.exists());
             own.publish(&shared, &pod);
             assert_eq!(ports().host_ports, []);
         });

@@ -30,7 +30,7 @@ use tokio::time::timeout;
 
 /// Greatest age of the Node object by which a pod is admitted.
 const NODE_AGE: Duration = Duration::from_secs(10);
-/// How long the master may take to return it.
+/// How long the master may take to return the Node.
 const NODE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What all pods' tasks and the node's loops use.
@@ -39,25 +39,26 @@ pub(crate) struct Shared {
     pub(crate) api: Arc<dyn Api>,
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) sandboxes: Arc<Sandboxes>,
-    /// Network policies, and for which pods they are in force.
+    /// NetworkPolicies, and the pods for which they are in force.
     pub(crate) policies: Arc<PolicyKeeper>,
     pub(crate) events: Recorder,
     /// Which conditions of pressure hold.
     pub(crate) pressure: Mutex<Pressure>,
     /// When each image was first seen and last used.
     pub(crate) images: tokio::sync::Mutex<ImageUses>,
-    /// Turns to pull an image, by the pod's namespace and at registries: a registry may send as
-    /// slowly as it likes, and one host has as many names as its owner wants.
+    /// Turns to pull an image, by the pod's namespace and the registry: a registry may send slowly,
+    /// and its owner may give one host many names.
     pub(crate) pulls: NamedTurns,
     /// Turns to start a container, by its pod's namespace and uid.
     pub(crate) turns: NamedTurns,
-    /// Turns to keep much of config maps and secrets in memory, by the pod's namespace.
+    /// Turns to hold many bytes of config maps and secrets in memory, by the pod's namespace.
     pub(crate) reading: NamedTurns,
-    /// Turns to keep those of a container's variables until it runs, by its pod's namespace.
+    /// Turns to hold those for a container's environment variables until it runs, by its pod's
+    /// namespace.
     pub(crate) gathering: NamedTurns,
     /// Threads that prepare containers.
     pub(crate) preparing: Threads,
-    /// Turns to walk through what pods have on the disk, and to remove it, by their namespace.
+    /// Turns to measure pods' disk usage, and to remove their files, by their namespace.
     pub(crate) walks: NamedTurns,
     pub(crate) removals: NamedTurns,
     /// The machine's memory in bytes.
@@ -123,9 +124,9 @@ impl Shared {
         refusal
     }
 
-    /// Whether a pod that does not fit now fits once the pods have ended that the master has
-    /// already deleted. Upstream's kubelet ignores those; here the new pod waits, so that no
-    /// resource is given twice.
+    /// Whether a pod that does not fit now will fit once pods that the master has already deleted
+    /// have ended. Upstream's kubelet ignores those; here the new pod waits, so that no resource is
+    /// given twice.
     pub(crate) fn fits_soon(&self, pod: &Pod) -> bool {
         let staying = staying(&self.handles(), pod);
         misfit(pod, &staying, &self.allocatable()).is_none()
@@ -148,7 +149,7 @@ impl Shared {
         timeout(NODE_PATIENCE, asked).await.ok()?
     }
 
-    /// The Node, read anew where the last one is older than this.
+    /// The Node; read again if the last one is older than this.
     pub(crate) async fn own_node(&self, age: Duration) -> Option<Arc<Node>> {
         let mut known = self.node.lock().await;
         if let Some((node, at)) = &*known
@@ -174,7 +175,7 @@ impl Shared {
         let (others, news): (Vec<_>, Vec<_>) = others.unzip();
         let (own, has) = (allocation.waiting(pod), allocation.pod()?);
         let (lack, served) = misfit_in_turn(&has, &own, &others, &self.allocatable());
-        // These resizes came first and fit now: their tasks look again.
+        // These resizes came first and fit now: wake their tasks.
         for one in served {
             news[one].notify_one();
         }
@@ -195,8 +196,8 @@ impl Shared {
         })
     }
 
-    /// Sets the limits of a pod's control group, that of its processes among them, and the
-    /// processor weights of the classes of pods as the pods are now.
+    /// Sets the limits of a pod's control group, including that of its processes, and the CPU
+    /// weights of the QoS classes for the present pods.
     ///
     /// # Errors
     /// The kernel refuses to write a limit of the group, or a weight of a class ([`Self::weigh`]).
@@ -214,7 +215,7 @@ impl Shared {
         set.map_err(io::Error::other).flatten()
     }
 
-    /// Sets the processor weights of the classes of pods, as the pods are now.
+    /// Sets the CPU weights of the QoS classes for the present pods.
     ///
     /// # Errors
     /// The kernel refuses to write a weight. All are then written again at the next call.
@@ -252,9 +253,9 @@ impl Shared {
         handles.values().filter_map(Handle::latest).collect()
     }
 
-    /// The pod that the API shows by this name; the newest, where the node has not heard yet that
-    /// an older one is gone. A static pod is shown by its mirror alone: whatever else has its name,
-    /// nobody reaches it by that.
+    /// The pod that the API shows by this name: the newest, if the node does not know yet that an
+    /// older one was deleted. A static pod is found only by its mirror, not by another pod of its
+    /// name.
     pub(crate) fn pod_named(&self, namespace: &str, name: &str) -> Option<PodRef> {
         let handles = self.handles();
         let named = handles.values().filter_map(|handle| {
@@ -262,7 +263,8 @@ impl Shared {
             let pod = handle.latest().filter(|_| of_name)?;
             let is_static = self.config.is_static(&handle.pod.uid);
             self.mirrors.shown_as(&pod, is_static)?;
-            // Names are the API's, so where it shows a mirror it shows no other pod.
+            // Names are unique at the API: if it has a mirror of this name, it has no other pod of
+            // it.
             let made = pod.metadata.creation_timestamp.as_ref().map(|made| made.0);
             Some(((is_static, made), &handle.pod))
         });
@@ -272,14 +274,14 @@ impl Shared {
     }
 }
 
-/// The pods that take room of the node beside this one.
+/// The other pods that hold resources of the node.
 fn others(handles: &HashMap<String, Handle>, pod: &Pod) -> Vec<Arc<Pod>> {
     let others = beside(handles, pod);
     others.filter_map(Handle::allocated).collect()
 }
 
-/// Those of the others that the master still has. One that was deleted without its grace takes its
-/// room until its processes have ended, which is soon.
+/// The other pods that the master still has. A force-deleted pod holds resources until its
+/// processes have ended, which is soon.
 fn staying(handles: &HashMap<String, Handle>, pod: &Pod) -> Vec<Arc<Pod>> {
     let others = beside(handles, pod).filter(|handle| handle.latest().is_some());
     others.filter_map(Handle::allocated).collect()
@@ -322,7 +324,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_static_pod_is_reached_by_its_mirror_alone() {
+    async fn a_static_pod_is_reached_only_by_its_mirror() {
         let manifest = r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"},
             "spec": {"containers": [{"name": "main", "image": "a"}]}}"#;
         let of_machine = config_static_pods::read(manifest, "node").unwrap();
@@ -336,7 +338,7 @@ pub(crate) mod tests {
         shared.handles().insert(fixed.clone(), handle(of_machine));
         assert_eq!(named(), None, "no mirror");
 
-        // Of many UIDs each order of the two is met.
+        // With many UIDs, both orders of the two occur.
         for number in 0..50 {
             let uid = format!("other-{number}");
             let meta = json!({"namespace": "default", "name": "a-node", "uid": uid});

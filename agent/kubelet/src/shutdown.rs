@@ -1,10 +1,10 @@
-//! The end of a machine, as the master learns of it (upstream's graceful node shutdown): the Node
-//! is not ready, new pods are refused, and pods end in groups by their priority, the lowest first:
-//! by default critical ones after all others.
+//! Graceful node shutdown, as upstream's: the Node becomes not ready, new pods are refused, and
+//! pods end in groups by their priority, the lowest first: by default critical ones after all
+//! others.
 //!
-//! This goes on while the kubelet's own tasks do. Each pod's task ends its containers, with their
-//! hooks and in their order, and writes that the pod has failed, so that its controller makes
-//! another. What is left after that [`Drain::end_all`] ends.
+//! The kubelet's own tasks run meanwhile. Each pod's task ends its containers, with their hooks and
+//! in their order, and reports that the pod has failed, so that its controller makes another.
+//! [`Drain::end_all`] ends what is left after that.
 
 use crate::drain::Drain;
 use crate::handle::Handle;
@@ -23,20 +23,19 @@ pub(crate) const NOT_READY: &str = "node is shutting down";
 const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
 /// Poll interval for pods that still end.
 const PAUSE: Duration = Duration::from_millis(100);
-/// What a group has beyond its time: pods that took all of it are killed by then, and their
-/// statuses written.
+/// Extra time for a group: pods that took all of their time are killed, and their statuses written.
 const MARGIN: Duration = Duration::from_secs(2);
-/// How long the last statuses are waited for, and drivers' volumes, once no container of the group
-/// runs.
+/// How long to wait for the last statuses, and for drivers to unmount volumes, once no container of
+/// the group runs.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Shared {
-    /// Whether the machine ends.
+    /// Whether the machine is shutting down.
     pub(crate) fn is_ending(&self) -> bool {
         *self.ends.borrow()
     }
 
-    /// Refuses a new pod where the machine ends.
+    /// Refuses a new pod if the machine is shutting down.
     pub(crate) fn while_ending(&self) -> Option<Refusal> {
         self.is_ending().then(|| Refusal {
             reason: "NodeShutdown".into(),
@@ -44,7 +43,7 @@ impl Shared {
         })
     }
 
-    /// Asks the tasks of a group's pods to end them, and names the pods.
+    /// Asks the tasks of a group's pods to end them; returns the pods' UIDs.
     fn end_group(&self, number: usize, time: Duration) -> BTreeSet<String> {
         let handles = self.handles();
         let of_group = |(uid, handle): (&String, &Handle)| {
@@ -62,8 +61,8 @@ impl Shared {
         handles.iter().filter_map(of_group).collect()
     }
 
-    /// Waits until nothing of these pods runs, and until the master and drivers know of it or had
-    /// time to.
+    /// Waits until no container of these pods runs, and then until the master has their last
+    /// statuses and drivers have unmounted their volumes, or [`PATIENCE`] is over.
     async fn until_gone(&self, pods: &BTreeSet<String>) {
         let mut quiet: Option<Instant> = None;
         loop {
@@ -86,7 +85,7 @@ impl Shared {
         }
     }
 
-    /// Whether the master knows that these pods are over, and no driver's volume is mounted for
+    /// Whether the master knows that these pods have ended, and no driver's volume is mounted for
     /// them.
     fn are_done(&self, pods: &BTreeSet<String>) -> bool {
         let mounted = self.csi.pods().into_iter().any(|uid| pods.contains(&uid));
@@ -97,16 +96,16 @@ impl Shared {
 }
 
 impl Drain {
-    /// Ends all pods within the time that the machine's configuration gives them, and tells the
-    /// master. To be called while [`crate::Kubelet::run`] goes on; takes at most two seconds longer
-    /// than that time.
+    /// Ends all pods within the time that the machine's configuration gives them, and reports it to
+    /// the master. To be called while [`crate::Kubelet::run`] runs; takes at most two seconds
+    /// longer than that time.
     pub async fn end_pods(&self) {
         let shared: &Arc<Shared> = self.shared();
         shared.ends.send_replace(true);
         let begun = Instant::now();
         let mut time = Duration::ZERO;
         for (number, group) in shared.config.shutdown.groups().iter().enumerate() {
-            // What a group leaves of its time is no later group's.
+            // Time that a group does not use is not given to later groups.
             time = begun.elapsed().min(time) + group.time;
             let pods = shared.end_group(number, group.time);
             if pods.is_empty() {
@@ -114,7 +113,7 @@ impl Drain {
             }
             let priority = group.from;
             tracing::info!(pods = pods.len(), priority, "ending pods with the machine");
-            // What takes longer ends beside the next group.
+            // Pods that take longer end together with the next group.
             let left = (time + MARGIN).saturating_sub(begun.elapsed());
             if timeout(left, shared.until_gone(&pods)).await.is_err() {
                 tracing::warn!(priority, "pods did not end in their time");

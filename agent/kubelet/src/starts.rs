@@ -1,11 +1,11 @@
-//! Starts of a pod's containers, each a task beside the pod's steps: what is slow to start keeps no
-//! probe and no status of the others waiting.
+//! Starts a pod's containers, each in a task of its own beside the pod's steps, so that a slow
+//! start delays no probe and no status of the others.
 //!
-//! The task gathers what the container is given, waits for its turn, and has the engine make and
-//! start it. Until it has ended, the attempt is none of those that the pod machine sees: half a
-//! container has no state that a user knows. A start that the engine has not been asked for is
-//! given up when its pod ends; any other is waited for, since what is given up half way can still
-//! come to life. An agent that begins meanwhile finds its result in what the engine shows.
+//! The task gathers what the container needs, waits for its turn, and has the engine create and
+//! start it. Until the task has ended, the pod machine does not see the attempt: a half-made
+//! container has no state in Kubernetes. When its pod ends, a start that has not reached the engine
+//! is given up; any other is waited for, since the engine may still start the container. If the
+//! agent restarts meanwhile, it finds the result in the engine.
 
 use crate::links;
 use crate::pull::NeededImage;
@@ -31,11 +31,11 @@ use tokio::task::JoinSet;
 
 /// Pause after the engine could not be reached.
 const RETRY: Duration = Duration::from_secs(2);
-/// How long the file systems of a container's volumes may be silent: its mounts are made in
+/// How long the file systems of a container's volumes may take to respond: its mounts are made in
 /// milliseconds.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// An attempt that is to be started.
+/// An attempt to start.
 #[derive(Debug)]
 pub(crate) struct Order {
     pub(crate) pod: Arc<Pod>,
@@ -43,11 +43,11 @@ pub(crate) struct Order {
     pub(crate) kind: ContainerKind,
     pub(crate) number: u32,
     pub(crate) backoff: Option<Duration>,
-    /// The round of its pod's containers.
+    /// The round of restarts of all its pod's containers.
     pub(crate) round: u32,
-    /// Id of the container whose processes it is to see.
+    /// Id of the container whose processes it sees (its PID namespace).
     pub(crate) target: Option<String>,
-    /// What the containers of the pod have together.
+    /// The limits of all the pod's containers together.
     pub(crate) limits: Resources,
     pub(crate) sandbox: Sandbox,
     pub(crate) addresses: Addresses,
@@ -82,7 +82,7 @@ pub(crate) struct Ended {
     /// The pod as it was then.
     pub(crate) pod: Arc<Pod>,
     pub(crate) number: u32,
-    /// None where it was given up.
+    /// `None` if it was given up.
     pub(crate) outcome: Option<Result<(), Error>>,
 }
 
@@ -114,7 +114,7 @@ impl Starts {
         }
     }
 
-    /// Begins a start; its end wakes the pod's task.
+    /// Starts an attempt in a task; its end wakes the pod's task.
     pub(crate) fn begin(&mut self, order: Order) {
         let (name, pod, number) = (
             order.container.name.clone(),
@@ -147,15 +147,15 @@ impl Starts {
         self.running.insert(name, start);
     }
 
-    /// The starts that have ended since the last call. Where the pod `ends`, those for which the
-    /// engine was not asked yet end, too.
+    /// The starts that have ended since the last call. If the pod `ends`, those that have not
+    /// reached the engine end, too.
     pub(crate) fn ended(&mut self, ends: bool) -> Vec<Ended> {
         let mut all = Vec::new();
         self.running.retain(|name, start| {
             let outcome = match start.outcome.try_recv() {
                 Ok(result) => Some(result),
                 Err(oneshot::error::TryRecvError::Closed) => {
-                    let text = "the start ended without a word";
+                    let text = "the start task ended without a result";
                     Some(Err(Error::new(ErrorClass::Create, text)))
                 }
                 Err(oneshot::error::TryRecvError::Empty) => {
@@ -176,7 +176,7 @@ impl Starts {
         all
     }
 
-    /// What is seen of the pod, less the attempts whose start is under way.
+    /// The pod's containers, without the attempts whose start is under way.
     pub(crate) fn without_unfinished(&self, pod: &PodRef, mut seen: Vec<Seen>) -> Vec<Seen> {
         seen.retain(|seen| {
             let start = self.running.get(&seen.key.container);
@@ -188,8 +188,8 @@ impl Starts {
     }
 }
 
-/// Gathers what the container needs, and has the engine make and start it unless that was given up
-/// meanwhile.
+/// Gathers what the container needs, and has the engine create and start it unless that was given
+/// up meanwhile.
 async fn start(
     shared: &Arc<Shared>,
     supplies: &Supplies,
@@ -212,8 +212,8 @@ async fn start(
     }
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let needs = variables::needs(&order.container);
-    // Until the container runs, as what is read is in memory. Who needs nothing of the master waits
-    // for nobody who waits for it.
+    // Held until the container runs, as what is read is in memory. A container that needs nothing
+    // from the master does not wait for those that do.
     let _gathering = if needs == SourceNames::default() {
         None
     } else {
@@ -221,9 +221,10 @@ async fn start(
     };
     let sources = supplies.sources(pod, &needs, at, Reading::Now).await;
     let sources = sources.map_err(config)?;
-    // The place is this container's until it runs, as what is prepared has mounts and descriptors.
+    // Held until the container runs, as the prepared container has mounts and descriptors.
     let pod_id = pod.metadata.uid.as_deref().unwrap_or_default();
-    // A thread that was given up may still make and unmount what a second one would make.
+    // The place also excludes a second thread for this attempt: one that was given up may still
+    // mount and unmount.
     let id = container_id(pod_id, &order.container.name, order.number);
     let place = shared.preparing.place(namespace, &id).await;
     let place = Arc::new(place.map_err(config)?);
@@ -233,7 +234,7 @@ async fn start(
         apart(SILENCE, place.clone(), prepare)
     };
     let (mut launch, staged) = prepared.await.map_err(config)?;
-    // Only now, as a file system that is silent would keep it from others.
+    // Only now, since a file system that does not respond would keep the turn from others.
     let _turn = shared.turns.turn_at(namespace, pod_id).await;
     launch.spec.round = order.round;
     let mut images = order.images.iter();
@@ -257,8 +258,8 @@ async fn start(
     started
 }
 
-/// What the container is to see, looked up and mounted, with the variables that it finds in its
-/// volumes. Blocks, for as long as a volume's file system does.
+/// Looks up and mounts what the container sees, and reads the environment variables that are in its
+/// volumes. Blocks as long as a volume's file system does.
 fn prepare(
     shared: &Shared,
     order: &Order,
@@ -290,8 +291,8 @@ fn prepare(
     Ok((launch, staged))
 }
 
-/// Has the engine make and start the container, after the pod's control group has its part and its
-/// limits, and after the process whose process ids it shares with others of its pod.
+/// Has the engine create and start the container, after setting the pod's cgroup limits, and after
+/// starting the process whose PID namespace it shares with others of its pod.
 async fn begin(
     shared: &Arc<Shared>,
     supplies: &Supplies,
@@ -305,7 +306,7 @@ async fn begin(
     if spec.target.is_none()
         && let Some(pause) = container::pause(&order.pod, &order.sandbox)
     {
-        // Of several containers that start at once, one makes it.
+        // If several containers start at once, only one starts it.
         let _turn = supplies.sharing.lock().await;
         spec.target = Some(shared.runtime.share_processes(&pause).await?);
     }
@@ -378,7 +379,7 @@ mod tests {
         assert_eq!(starts.without_unfinished(&reference, all.to_vec()), all);
     }
 
-    /// Threads of this process that look into volumes.
+    /// The number of threads of this process that look into volumes.
     fn threads_apart() -> usize {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap();
         let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));

@@ -1,9 +1,9 @@
-//! What the master has for a pod's containers: config maps, secrets, tokens, claims, and the
-//! volumes that are made of them.
+//! Gets what a pod's containers need from the master: config maps, secrets, tokens, claims; and
+//! sets up the volumes that are made of them.
 //!
-//! Clones share the volumes and tokens. While one of them makes these, the others wait; a pod's
-//! steps do not wait. The first time, config maps and secrets are asked for as they are now; the
-//! pod's task is woken when one of them changes, and reads them from the node's memory then.
+//! Clones share the volumes and tokens. While one of them sets these up, the others wait; a pod's
+//! steps do not wait. The first time, config maps and secrets are read from the master; the pod's
+//! task is woken when one of them changes, and then reads it from the node's cache.
 
 mod claims;
 
@@ -33,10 +33,10 @@ pub(crate) struct Supplies {
     shared: Arc<Shared>,
     pod: PodRef,
     made: Arc<Mutex<Made>>,
-    /// Whether a source of the volumes changed, and what wakes the pod's task then.
+    /// Whether a source of the volumes has changed, and what wakes the pod's task then.
     changed: Arc<AtomicBool>,
     news: Arc<Notify>,
-    /// Held while the process is made whose process ids the pod's containers share.
+    /// Held while the process is started whose PID namespace the pod's containers share.
     pub(crate) sharing: Arc<Mutex<()>>,
 }
 
@@ -44,14 +44,14 @@ pub(crate) struct Supplies {
 #[derive(Debug, Default)]
 struct Made {
     volumes: Option<Volumes>,
-    /// Those that show images, which are made for the containers that mount them.
+    /// Image volumes, which are set up for the containers that mount them.
     images: Volumes,
     tokens: Tokens,
-    /// An earlier agent made them.
+    /// Whether an earlier agent set them up.
     adopted: bool,
-    /// The config maps and secrets that they show.
+    /// The config maps and secrets that the volumes show.
     shown: Option<Use>,
-    /// The pod is being removed from the machine: nothing is made for it any more.
+    /// The pod is being removed from the machine: nothing more is set up for it.
     closed: bool,
 }
 
@@ -67,9 +67,9 @@ impl Made {
 /// How config maps and secrets are read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Reading {
-    /// As the master has them now.
+    /// From the master.
     Now,
-    /// As the node knows them.
+    /// From the node's cache.
     Known,
 }
 
@@ -86,7 +86,7 @@ impl Supplies {
         }
     }
 
-    /// The pod's volumes, made where they are not yet.
+    /// The pod's volumes; sets them up if they are not yet.
     pub(crate) async fn volumes(&self, pod: &Pod, at: &Addresses) -> Result<Volumes, String> {
         let mut made = self.made.lock().await;
         if let Some(volumes) = &made.volumes {
@@ -95,7 +95,7 @@ impl Supplies {
         self.make(&mut made, pod, at, Reading::Now).await
     }
 
-    /// An earlier agent has made the pod's volumes: they are brought up to date with the next look.
+    /// An earlier agent has set up the pod's volumes: the next step of the pod's task updates them.
     pub(crate) fn adopt(&self) {
         if let Ok(mut made) = self.made.try_lock() {
             made.adopted = true;
@@ -108,20 +108,21 @@ impl Supplies {
         self.changed.load(Ordering::Acquire)
     }
 
-    /// Ends the making of volumes, for good: what is still being made, also by a task that was
-    /// aborted in the middle of it, is there when this returns, and nothing comes after it.
+    /// Stops the set-up of volumes for good: when this returns, a set-up under way has ended, also
+    /// that of an aborted task, and no other starts.
     pub(crate) async fn close(&self) {
         self.made.lock().await.closed = true;
     }
 
-    /// The pod is over: its volumes are not kept up to date any more.
+    /// The pod has ended: its volumes are no longer updated.
     pub(crate) fn end(&self) {
         if let Ok(mut made) = self.made.try_lock() {
             made.shown = None;
         }
     }
 
-    /// A volume that shows an image which is on the machine: that one as long as the pod is here.
+    /// Sets up an image volume, of an image that is on the machine. It keeps showing that image as
+    /// long as the pod is on the node.
     pub(crate) async fn image(
         &self,
         volume: &str,
@@ -157,7 +158,7 @@ impl Supplies {
         Ok(shown)
     }
 
-    /// Brings volumes up to date that are there; while they are being made there is nothing to do.
+    /// Updates the volumes if they exist; does nothing while they are being set up.
     pub(crate) async fn refresh(&self, pod: &Pod, at: &Addresses) -> Result<(), String> {
         let Ok(mut made) = self.made.try_lock() else {
             return Ok(());
@@ -181,8 +182,8 @@ impl Supplies {
         made.refuse_closed()?;
         let needs = volumes::needs(pod);
         let mut budget = Budget::of_volumes(&needs)?;
-        // Before they are read, so that no change is missed; the earlier use ends after this one
-        // has begun.
+        // Before they are read, so that no change is missed; the earlier watch ends only after this
+        // one has begun.
         let names = self.names(ObjectKind::ConfigMap, &needs.config_maps)?;
         let names = names
             .into_iter()
@@ -201,7 +202,7 @@ impl Supplies {
         let (claims, objects) = match found.await {
             Ok(found) => found,
             Err(error) => {
-                // Its turn may be the one that the next needs.
+                // It may hold the turn that the renewal needs.
                 drop(budget);
                 self.renew(made, pod, at, reading).await;
                 return Err(error);
@@ -220,8 +221,8 @@ impl Supplies {
         Ok(volumes)
     }
 
-    /// Where what the pod's volumes need is refused: brings those with a token up to date, if they
-    /// are there, as tokens expire in containers that run.
+    /// If what the pod's volumes need could not be read: updates existing volumes with tokens, as
+    /// tokens expire in running containers.
     async fn renew(&self, made: &Made, pod: &Pod, at: &Addresses, reading: Reading) {
         if made.volumes.is_none() && !made.adopted {
             return;
@@ -246,7 +247,7 @@ impl Supplies {
         }
     }
 
-    /// What variables are made from: config maps and secrets by name, and the services.
+    /// What environment variables are made from: config maps and secrets by name, and services.
     pub(crate) async fn sources(
         &self,
         pod: &Pod,
@@ -261,7 +262,8 @@ impl Supplies {
         })
     }
 
-    /// Config maps and secrets by name: of each what is needed, as far as the budget goes.
+    /// Config maps and secrets by name, each with the keys that are needed; an error if they exceed
+    /// the budget.
     async fn objects_of(
         &self,
         needs: &SourceNames,
@@ -285,7 +287,7 @@ impl Supplies {
         })
     }
 
-    /// The variables that name services.
+    /// The environment variables for services.
     fn services(&self, pod: &Pod) -> Result<Vec<(String, String)>, String> {
         let Some(view) = &self.shared.config.cluster else {
             return Ok(Vec::new());
@@ -453,7 +455,7 @@ mod tests {
         let shown = |path: &str| std::fs::read_to_string(held.join(path)).unwrap();
         assert_eq!(shown("projected/t/token"), "0");
 
-        // All that the namespace may have is another pod's.
+        // Another pod has all of the namespace's share.
         let other = held.with_file_name("other");
         std::fs::create_dir(&other).unwrap();
         std::fs::write(other.join("share"), format!("{} 1 n", 1_u64 << 60)).unwrap();

@@ -1,8 +1,8 @@
-//! One task for each pod: looks, plans, reports and acts, until the pod is gone.
+//! One task for each pod: lists its containers, plans, reports and acts, until the pod is gone.
 //!
-//! The only writer of its pod's status and the only one that touches its containers, so that
-//! nothing about a pod ever happens twice at once. Woken by: a new version of the pod, news from
-//! the engine or from a probe, the time that the plan named, or at the latest after [`RESYNC`].
+//! Only this task writes the pod's status and changes its containers, so that no two actions on a
+//! pod run at the same time. It is woken by a new version of the pod, by news from the engine or a
+//! probe, at the time that the plan names, and at the latest after [`RESYNC`].
 
 mod end;
 mod evict;
@@ -39,12 +39,13 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use volumes::SetUp;
 
-/// How long a step waits for the master to take a status, before it goes on with the containers.
+/// How long a step waits for the master to accept a status, before it continues with the
+/// containers.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Pause after the engine or the master could not be reached.
 const RETRY: Duration = Duration::from_secs(2);
-/// How long a new pod waits for the resources of pods that end. Processes that not even a kill ends
-/// keep them longer: then the pod is refused, and somebody makes another one elsewhere.
+/// How long a new pod waits for the resources of pods that end. Processes that survive even a kill
+/// keep them longer: then the pod is refused, and its controller makes another one elsewhere.
 const ROOM_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What follows a step.
@@ -56,7 +57,7 @@ enum Next {
 }
 
 impl Next {
-    /// The same, but a wait ends at this time at the latest.
+    /// Limits a wait to this time.
     fn at_latest(self, end: Timestamp) -> Self {
         match self {
             Self::Wait(at) => Self::Wait(Some(at.map_or(end, |at| at.min(end)))),
@@ -68,7 +69,7 @@ impl Next {
 /// Whether the node has decided if it runs a pod.
 #[derive(Debug, PartialEq, Eq)]
 enum Admission {
-    /// It runs the pod, or has refused it, or the pod is over.
+    /// It runs the pod, or has refused it, or the pod has ended.
     Decided,
     /// Not yet: other pods end to make room for it.
     MakingRoom,
@@ -81,31 +82,30 @@ pub(crate) struct Worker {
     wanted: watch::Receiver<DesiredPod>,
     news: Arc<Notify>,
     chosen: Chosen,
-    /// Whether its eviction is recorded for the next agent, and the write of that.
+    /// Whether its eviction is recorded for the next agent, and the task that writes the record.
     record: evict::Record,
     writing: JoinSet<std::io::Result<evict::Record>>,
     notes: Notes,
     probes: Probes,
     hooks: Hooks,
-    /// The last version of the pod, whose hooks are run also when the master has forgotten it.
+    /// The last version of the pod: its hooks run also after the master has deleted it.
     known: Option<Arc<Pod>>,
     sandbox: PodSandbox,
     written: Option<PodStatus>,
-    /// The UID of the object at which the API shows the pod, whether what was written is there, and
-    /// when it was written.
+    /// The UID of the API's object of the pod (a static pod's mirror), whether it has the last
+    /// status, and when that was written.
     shown_as: Option<String>,
     is_reported: bool,
     reported_at: Option<Instant>,
     /// When this kubelet saw the pod first, until it runs.
     seen_at: Option<Instant>,
     refused: Option<Refusal>,
-    /// Whether the node has admitted the pod: pods and pressure that come later are no reason to
-    /// refuse it then.
+    /// Whether the node has admitted the pod, with which resources: later pods or pressure are no
+    /// reason to refuse it then.
     allocation: Allocation,
-    /// What the kubelet's callers see of the pod's status.
+    /// The pod's status as callers of the kubelet's API see it.
     found: FoundStatus,
-    /// Whether the pod has given back what it took, once it was over, and how often in a row that
-    /// failed.
+    /// Whether the ended pod has released its resources, and how often in a row that has failed.
     released: Released,
     release_failures: u32,
     supplies: Supplies,
@@ -113,14 +113,14 @@ pub(crate) struct Worker {
     fetches: Fetches,
     starts: Starts,
     refreshed: Instant,
-    /// When the pod came to this node.
+    /// When this task started.
     begun: Instant,
     /// The labels and annotations that its volumes show.
     shown: Option<Noted>,
-    /// The pod has limits of what it takes of the disk, which is measured now and then.
+    /// Whether the pod has limits of disk usage, which is measured periodically then.
     limited: bool,
     measured: evict::Measured,
-    /// The pod is being given other resources.
+    /// Whether an in-place resize is under way.
     resizing: bool,
     /// The clocks at the last step.
     clocks: Clocks,
@@ -224,8 +224,8 @@ impl Worker {
                 }
             };
             tokio::select! {
-                // All three only say "look again"; the look sees everything, so none is lost by
-                // being dropped.
+                // Cancel-safe: each arm only means "run a step", and a step reads all state, so
+                // that nothing is lost with a dropped arm.
                 changed = self.wanted.changed() => match changed {
                     Ok(()) => step_kind = WorkerStep::Update,
                     Err(_ended) => return,
@@ -264,7 +264,7 @@ impl Worker {
             Ok(seen) => seen,
             Err(error) => return self.unreachable(&error),
         };
-        // Taken after the list: no time in it is later, unless somebody set the clock back.
+        // Taken after the list, so that no time in it is later, unless the clock was set back.
         let now = self.look_at_clock();
         self.retry_volumes();
         let seen = recover(pod, seen, now);
@@ -295,8 +295,8 @@ impl Worker {
         };
         let (is_reported, next) = match report {
             None => (true, self.carry_out(pod, &seen, plan, now).await),
-            // Nothing of it has run yet, or one of its containers is to run again: what the master
-            // is told does not depend on that, nor that on what it is told.
+            // The plan only starts containers: the report does not depend on that, nor the starts
+            // on the report.
             Some(report) if plan.only_starts() => {
                 let (outcome, next) = tokio::join!(report, self.carry_out(pod, &seen, plan, now));
                 (self.note_report(pod, outcome), next)
@@ -305,8 +305,8 @@ impl Worker {
                 let outcome = report.await;
                 let is_reported = self.note_report(pod, outcome);
                 if !is_reported {
-                    // Containers are kept while the master is away; only the pod itself stays until
-                    // its last status is known there.
+                    // Containers are managed also while the master is unreachable. Only the removal
+                    // of the pod waits until the master has its last status.
                     plan.actions.retain(|action| *action != Action::Finish);
                 }
                 (is_reported, self.carry_out(pod, &seen, plan, now).await)
@@ -319,8 +319,8 @@ impl Worker {
         }
     }
 
-    /// Brings the pod's volumes up to date, does what is planned, and gives back what it took where
-    /// it has ended; where it is removed, that is all of it.
+    /// Updates the pod's volumes, carries out the plan, and releases the resources of a pod that
+    /// has ended; a pod that is removed releases all.
     async fn carry_out(
         &mut self,
         pod: &Arc<Pod>,
@@ -336,14 +336,15 @@ impl Worker {
                 Next::Wait(Some(later(now, RETRY)))
             }
         };
-        // Also where the sandbox is still there, or the removal has to wait.
+        // Also if the sandbox could not be removed, or the removal of the pod has to wait.
         if matches!(next, Next::Done) || Box::pin(self.release(seen)).await {
             return next;
         }
         next.at_latest(later(Timestamp::now(), self.release_pause()))
     }
 
-    /// The time. If somebody has set the clock, times in the notes are moved to the new clock.
+    /// Reads the clock. If it was set since the last step, shifts the times in the notes
+    /// accordingly.
     fn look_at_clock(&mut self) -> Timestamp {
         let now = Timestamp::now();
         let by = self.clocks.set_by(now, Instant::now());
@@ -351,13 +352,13 @@ impl Worker {
         now
     }
 
-    /// What the engine shows of the pod, less what is still being started.
+    /// The pod's containers in the engine, except those that are still being started.
     async fn list_containers(&self) -> Result<Vec<Seen>, Error> {
         let seen = self.shared.runtime.list(Some(&self.pod.uid)).await?;
         Ok(self.starts.without_unfinished(&self.pod, seen))
     }
 
-    /// Records how starts ended, and begins the postStart hooks of containers that started.
+    /// Records how starts ended, and starts the postStart hooks of containers that have started.
     fn record_ended_starts(&mut self, ends: bool) {
         for ended in self.starts.ended(ends) {
             let Ended { name, pod, .. } = &ended;
@@ -374,7 +375,8 @@ impl Worker {
             match &ended.outcome {
                 Some(Ok(())) => {
                     self.notes.failures.remove(name);
-                    // The engine creates and starts it in one step; upstream reports two events.
+                    // The engine creates and starts a container in one step; upstream records two
+                    // events.
                     let events = self.shared.events.of(pod, name);
                     events.normal("Created", format!("Created container: {name}"));
                     events.normal("Started", format!("Started container {name}"));
@@ -433,7 +435,7 @@ impl Worker {
         self.sandbox.addresses(&self.shared, pod)
     }
 
-    /// Whether the pod has come to its end, as the master knows.
+    /// Whether the pod has ended, and the master knows it.
     fn is_over(&self) -> bool {
         let status = self.written.as_ref();
         let phase = status.and_then(|status| status.phase.as_deref());
@@ -445,7 +447,8 @@ impl Worker {
         Next::Wait(Some(later(Timestamp::now(), RETRY)))
     }
 
-    /// Decides whether this node can run the pod; what runs already, or is over, is not refused.
+    /// Decides whether this node can run the pod; one that already runs, or has ended, is not
+    /// refused.
     async fn decide_admission(&mut self, pod: &Arc<Pod>, seen: &[Seen]) -> Admission {
         // A refusal is final: the pod has failed, and controllers may have acted on that.
         let decided = self.allocation.pod().is_some() || self.refused.is_some();
@@ -545,8 +548,8 @@ impl Worker {
         }
     }
 
-    /// Begins to start an attempt, once its image is there; an obstacle becomes a note that the
-    /// status shows. False where the end of the start wakes this task.
+    /// Starts an attempt in a task of its own, once its images are pulled. An obstacle becomes a
+    /// note that the status shows. False if a task's end will wake this one.
     async fn start(
         &mut self,
         pod: &Arc<Pod>,
@@ -631,8 +634,8 @@ impl Worker {
         Ok(target.map(str::to_owned))
     }
 
-    /// Writes the events of a start that failed, and remembers it. `image` is the one that could
-    /// not be fetched, if that is why.
+    /// Writes the events of a start that failed, and remembers it. `image`: the one that could not
+    /// be pulled, if that is the reason.
     fn record_failed_start(&mut self, pod: &Pod, name: &str, image: &str, error: &Error) {
         let events = &self.shared.events;
         if error.class == ErrorClass::Volume {

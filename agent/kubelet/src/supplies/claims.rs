@@ -1,4 +1,4 @@
-//! The claims of a pod, asked of the master, and the volumes that drivers mount.
+//! Reads a pod's claims and their volumes from the master, and has drivers mount volumes.
 
 use super::Supplies;
 use agent_api::{ApiError, get};
@@ -8,7 +8,7 @@ use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolume
 use std::collections::BTreeMap;
 
 impl Supplies {
-    /// What the pod's claims and inline volumes lead to, by the volumes' names.
+    /// Resolves the pod's claims and inline volumes, by the volumes' names.
     pub(super) async fn claims(&self, pod: &Pod) -> Result<BTreeMap<String, Mounted>, String> {
         let mut found = BTreeMap::new();
         let fault = |volume: &str, error: String| {
@@ -37,7 +37,7 @@ impl Supplies {
         Ok(found)
     }
 
-    /// Asks the master for a claim and its volume. Lost data is reported on the claim, too.
+    /// Reads a claim and its volume from the master. Lost data is reported on the claim, too.
     async fn claimed(&self, pod: &Pod, wanted: &Claimed) -> Result<Mounted, String> {
         let text = |error: ApiError| error.chain();
         let (api, path) = (&*self.shared.api, wanted.path(&self.pod.namespace)?);
@@ -65,7 +65,7 @@ impl Supplies {
         self.driven(pod, source).await
     }
 
-    /// Asks a driver for a volume.
+    /// Has a driver mount a volume.
     async fn driven(&self, pod: &Pod, source: DriverVolume<'_>) -> Result<Mounted, String> {
         let path = self.shared.csi.mount(pod, source).await?;
         Ok(Mounted {

@@ -1,5 +1,5 @@
-//! Ends a pod's containers: the hook before the stop, the signals, the removal. Gives back what the
-//! pod took of the machine: most of it when it is over, the rest when it is deleted.
+//! Ends a pod's containers: preStop hook, signals, removal. Releases the pod's resources of the
+//! machine: most of them when it has ended, the rest when it is deleted.
 
 use super::evict::Record;
 use super::volumes::SetUp;
@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 /// How long volumes, and the layers of containers, may take to be removed in one step of the pod's
-/// task. The next step goes on where it ended.
+/// task. The next step continues where this one stopped.
 const RELEASE: Duration = Duration::from_secs(30);
 
 impl Worker {
@@ -48,7 +48,7 @@ impl Worker {
         self.shared.runtime.kill(id).await
     }
 
-    /// Remembers that a container is being ended for its new image.
+    /// Remembers that a container is stopped because its image has changed.
     fn note_replaced(&mut self, pod: Option<&Arc<Pod>>, seen: &[Seen], id: &str) {
         let found = seen.iter().find(|seen| seen.id == id);
         if let (Some(pod), Some(seen), None) = (pod, found, self.notes.ending)
@@ -75,7 +75,7 @@ impl Worker {
         }
     }
 
-    /// Writes the event that a container is being ended, and why.
+    /// Writes the event that a container is stopped, and why.
     fn write_killing_event(&self, pod: Option<&Arc<Pod>>, seen: &[Seen], id: &str) {
         let (Some(pod), Some(seen)) = (pod, seen.iter().find(|seen| seen.id == id)) else {
             return;
@@ -85,7 +85,7 @@ impl Worker {
         events.normal("Killing", text);
     }
 
-    /// Removes an attempt with its log: nobody can ask for it any more.
+    /// Removes an attempt with its log, which the API no longer offers.
     pub(super) async fn remove(&self, seen: &[Seen], id: &str) -> Result<(), Error> {
         self.shared.runtime.remove(id).await?;
         if let Some(seen) = seen.iter().find(|seen| seen.id == id)
@@ -100,35 +100,34 @@ impl Worker {
         Ok(())
     }
 
-    /// A pod that is over needs no network: others may have its addresses. Its status goes on to
-    /// name them.
+    /// Removes the sandbox of a pod that has ended: others may get its addresses. Its status still
+    /// shows them.
     pub(super) async fn end_sandbox(&mut self, seen: &[Seen]) -> Result<(), Error> {
-        if self.is_over() && self.has_stopped(seen) && self.sandbox.is_there() {
+        if self.is_over() && self.has_stopped(seen) && self.sandbox.exists() {
             self.sandbox.remove(&self.shared).await?;
         }
         Ok(())
     }
 
-    /// Gives back what a pod that has ended for good took of the machine: what drivers mounted for
-    /// it, the content of its volumes, and what its containers wrote. Logs, the ends of termination
-    /// messages and the containers' records stay until the pod is deleted. Each part is tried,
-    /// whichever fails; false where something is left, to be tried again after
-    /// [`Self::release_pause`].
+    /// Releases the resources of a pod that has ended for good: drivers' mounts, the content of its
+    /// volumes, and what its containers wrote. Logs, the ends of termination messages and the
+    /// containers' records stay until the pod is deleted. Each part is tried even if another fails;
+    /// false if something is left, to be tried again after [`Self::release_pause`].
     pub(super) async fn release(&mut self, seen: &[Seen]) -> bool {
         if self.has_stopped(seen) {
-            // Before anything goes; also after that, until it is on the disk.
+            // Before anything is removed; also after that, until it is on the disk.
             self.record_eviction(Record::Durable).await;
         }
         if self.released.is_set() || !self.is_ended_for_good(seen) {
             return true;
         }
-        // Before anything goes: nothing is made or renewed in a folder that is removed.
+        // Before anything is removed: nothing may be made or renewed in a folder that is removed.
         self.set_up = SetUp::Missing;
         self.supplies.close().await;
         let layers = timeout(RELEASE, self.empty_layers(seen));
         let (unmounted, cleared, emptied) =
             tokio::join!(self.unmount_volumes(None), self.clear_volumes(), layers);
-        // Layers that are not reached in time are those of the next call.
+        // Layers that are not reached in time are left to the next call.
         let released = unmounted && cleared && emptied.unwrap_or(false);
         if released {
             self.released.set();
@@ -147,10 +146,10 @@ impl Worker {
         RETRY.saturating_mul(1 << doublings).min(RESYNC)
     }
 
-    /// Whether nothing of the pod runs and nothing of it will ever run again: its phase is the last
-    /// one, as the master knows, or it is evicted, and the next agent finds that recorded. A pod
-    /// that ended with its machine runs again after the boot where the master did not learn of it,
-    /// and a static one in any case.
+    /// Whether no container of the pod runs or will ever run again: the master knows its final
+    /// phase, or its eviction is recorded for the next agent. A pod that ended with its machine
+    /// runs again after the boot if the master did not get its phase; a static pod runs again in
+    /// any case.
     fn is_ended_for_good(&self, seen: &[Seen]) -> bool {
         let evicted = self.record != Record::Missing;
         let is_static = self.shared.config.is_static(&self.pod.uid);
@@ -163,7 +162,7 @@ impl Worker {
         self.notes.starting.is_empty() && seen.iter().all(ended)
     }
 
-    /// Removes the content of the pod's volumes; false where some of it is left.
+    /// Removes the content of the pod's volumes; false if some of it is left.
     async fn clear_volumes(&self) -> bool {
         let clear = cleanup::clear_in_turns(&self.shared, &self.pod, Remains::Volumes);
         let error = match timeout(RELEASE, Box::pin(clear)).await {
@@ -179,7 +178,7 @@ impl Worker {
         false
     }
 
-    /// Removes what containers that have ended wrote; false where some of it is left.
+    /// Removes what ended containers wrote; false if some of it is left.
     async fn empty_layers(&self, seen: &[Seen]) -> bool {
         let mut emptied = true;
         for container in seen {
@@ -196,14 +195,15 @@ impl Worker {
         emptied
     }
 
-    /// Removes what is left of the pod here, then at the master.
+    /// Removes what is left of the pod on the node, then its object from the API.
     pub(super) async fn finish(&mut self, pod: Option<&Arc<Pod>>, seen: &[Seen]) -> Next {
         for container in seen {
             if let Err(error) = self.shared.runtime.remove(&container.id).await {
                 return self.unreachable(&error);
             }
         }
-        // Before anything goes: an aborted task may still be making volumes, or writing a record.
+        // Before anything is removed: an aborted task may still be making volumes, or writing a
+        // record.
         self.supplies.close().await;
         self.writing.shutdown().await;
         if let Err(error) = self.sandbox.remove(&self.shared).await {
@@ -254,7 +254,7 @@ impl Worker {
                 return Next::Wait(Some(later(Timestamp::now(), RETRY)));
             }
         }
-        // Finalizers may keep the object; the watch tells when it goes, and until then there is
+        // Finalizers may keep the object. The watch reports its deletion, and until then there is
         // nothing to do.
         Next::Done
     }

@@ -1,5 +1,5 @@
-//! In-place resize: whether the node has room for a running pod's new resources, and giving them to
-//! its containers.
+//! In-place resize: decides whether the node has room for a running pod's new resources, and
+//! applies them to its containers.
 
 use super::Worker;
 use crate::cleanup;
@@ -13,12 +13,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long after a failure it is tried again.
+/// Pause before a failed resize is tried again.
 const RETRY: Duration = Duration::from_secs(10);
 
 impl Worker {
-    /// Decides whether the pod gets the resources in its spec, where they differ from those with
-    /// which the node admitted it.
+    /// Decides whether the pod gets the resources in its spec, if they differ from those with which
+    /// the node admitted it.
     pub(super) fn decide_resize(&mut self, pod: &Arc<Pod>, seen: &[Seen]) {
         let Some(has) = self.allocation.pod() else {
             return;
@@ -53,8 +53,8 @@ impl Worker {
         }
     }
 
-    /// Gives a container the resources that its pod's spec has now; an obstacle becomes a note that
-    /// the status shows.
+    /// Applies the resources in its pod's present spec to a container; an obstacle becomes a note
+    /// that the status shows.
     pub(super) async fn resize_container(
         &mut self,
         pod: Option<&Arc<Pod>>,
@@ -96,9 +96,9 @@ impl Worker {
         let group = format!("{}/{}", qos::cgroup(pod, &self.pod.uid), seen.id);
         let of = format!(" for container {}", container.name);
         fits(&group, before, wanted.memory_limit, &of)?;
-        let text = needs(pod, container).ok_or("its resources are too long a text")?;
-        // The pod's control group gets the greater limits before the change, and the new ones after
-        // it.
+        let text = needs(pod, container).ok_or("the text of its resources is too long")?;
+        // The pod's control group gets the greater limits before the change, and the new ones
+        // after.
         let (own, group) = (
             pod_resources(&as_running(pod, all)),
             qos::cgroup(pod, &self.pod.uid),
@@ -117,8 +117,8 @@ impl Worker {
     }
 }
 
-/// Refuses a lower limit of memory than a control group uses: the kernel would end processes to get
-/// below it. `of` names the container, if it is one's.
+/// Refuses a memory limit below what a control group uses: the kernel would kill processes to get
+/// below it. `of` names the container, if the group is a container's.
 fn fits(group: &str, before: Option<u64>, limit: Option<u64>, of: &str) -> Result<(), String> {
     let Some(limit) = limit.filter(|limit| before.is_none_or(|before| *limit < before)) else {
         return Ok(());

@@ -1,5 +1,5 @@
-//! A pod's volumes as its task keeps them: set up before anything else is made for the pod, brought
-//! up to date while it runs, unmounted at its end.
+//! Keeps a pod's volumes for its task: sets them up before anything else of the pod, updates them
+//! while it runs, and unmounts them at its end.
 
 use super::{PATIENCE, Worker};
 use crate::config::RESYNC;
@@ -16,22 +16,22 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// How long a step waits for the volumes: nearly always enough where all that they show is there.
+/// How long a step waits for the volumes: nearly always enough if all their sources exist.
 const SOON: Duration = Duration::from_millis(200);
 
 /// How far the volumes of a pod are set up.
 #[derive(Debug, Default)]
 pub(super) enum SetUp {
-    /// It is not tried, or the last time failed.
+    /// Not tried yet, or the last try failed.
     #[default]
     Missing,
-    /// A task beside the pod's steps makes them, as a driver or the master may be slow.
+    /// A task beside the pod's steps sets them up, as a driver or the master may be slow.
     UnderWay(Making),
-    /// They are there.
+    /// They are set up.
     Done,
 }
 
-/// Volumes that are being made; dropping it ends that.
+/// The set-up of volumes under way; dropping it ends the set-up.
 #[derive(Debug)]
 pub(super) struct Making {
     outcome: oneshot::Receiver<Result<(), String>>,
@@ -58,7 +58,7 @@ impl Making {
 }
 
 impl SetUp {
-    /// Gives up what is under way where no container is to be started any more.
+    /// Gives up a set-up under way if no container is to be started any more.
     pub(super) fn keep<'a>(&mut self, mut starts: impl Iterator<Item = &'a str>) {
         if matches!(self, Self::UnderWay(_)) && starts.next().is_none() {
             *self = Self::Missing;
@@ -67,8 +67,8 @@ impl SetUp {
 }
 
 impl Worker {
-    /// Whether the pod's volumes are set up. Until they are it has no sandbox and fetches no image,
-    /// as with upstream's kubelet; `None` while that is under way, whose end wakes this task.
+    /// Whether the pod's volumes are set up. Until then it has no sandbox and pulls no image, as
+    /// with upstream's kubelet. `None` while the set-up is under way; its end wakes this task.
     pub(super) async fn has_volumes(&mut self, pod: &Arc<Pod>) -> Option<Result<(), Error>> {
         let waits = |again: Timestamp| again > Timestamp::now();
         if self.notes.unmounted.is_some_and(waits) {
@@ -95,7 +95,7 @@ impl Worker {
                 }
             }
         };
-        let died = || Err("the volumes' set-up ended without a word".to_owned());
+        let died = || Err("the volume set-up task ended without a result".to_owned());
         let outcome = outcome.unwrap_or_else(died);
         if outcome.is_ok() {
             self.set_up = SetUp::Done;
@@ -106,14 +106,14 @@ impl Worker {
         Some(outcome.map_err(|fault| Error::new(ErrorClass::Volume, fault)))
     }
 
-    /// A source of volumes that could not be set up has changed: the next try comes at once.
+    /// Tries volumes that could not be set up again at once, if a source of them has changed.
     pub(super) fn retry_volumes(&mut self) {
         if self.supplies.is_stale() {
             self.notes.unmounted = None;
         }
     }
 
-    /// Brings volumes up to date when something changed that they show, and now and then.
+    /// Updates volumes when something that they show has changed, and periodically.
     pub(super) async fn refresh_volumes(&mut self, pod: &Arc<Pod>, now: Timestamp) {
         if self.is_over() {
             self.supplies.end();
@@ -136,7 +136,7 @@ impl Worker {
         }
     }
 
-    /// Has drivers unmount what they mounted for the pod; false where something is left.
+    /// Has drivers unmount what they mounted for the pod; false if something is left.
     pub(super) async fn unmount_volumes(&self, pod: Option<&Arc<Pod>>) -> bool {
         let Err(error) = self.shared.csi.release(&self.pod.uid).await else {
             return true;
