@@ -1,9 +1,9 @@
-//! Threads of their own for calls into the file systems of volumes.
+//! Runs calls into the file systems of volumes on threads of their own.
 //!
-//! The file system of a volume can be a driver's (NFS, FUSE), whose server may be a pod's author's:
-//! when it is silent, the kernel holds the caller for as long as the server likes, in a call that
-//! nothing ends. So such calls take none of the runtime's threads, who waits for them gives up, and
-//! a thread that is held counts for its namespace until it ends.
+//! The file system of a volume can be a driver's (NFS, FUSE), whose server may belong to a pod's
+//! author. If the server does not respond, the kernel blocks the caller for as long, and nothing
+//! can end the call. So such calls use none of the runtime's threads, their callers stop waiting
+//! after a time, and a blocked thread counts for its namespace until it ends.
 
 use crate::shares::{NamedTurns, Turn};
 use crate::turns::Turns;
@@ -13,26 +13,26 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Mutex, OwnedMutexGuard, oneshot};
 
-/// Longest time for which a thread is waited for, also where all containers of a node start at
-/// once: others need theirs for much less, unless file systems hold them.
+/// Longest wait for a thread, enough also if all containers of a node start at once: others need
+/// theirs for much less time, unless file systems block them.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The threads, by namespace.
 #[derive(Debug)]
 pub struct Threads {
     places: NamedTurns,
-    /// What threads work at.
+    /// A lock for each volume or container that a thread works at.
     busy: Turns<Mutex<()>>,
 }
 
-/// A thread's place among those of its namespace, and what it works at.
+/// A thread's turn among those of its namespace, and the lock of what it works at.
 #[derive(Debug)]
 pub struct Place {
     _turn: Turn,
     _alone: OwnedMutexGuard<()>,
 }
 
-/// The steps of a call that is made apart: each time that the file system has answered.
+/// The progress of a call on such a thread: one step for each answer of the file system.
 #[derive(Debug, Default)]
 pub struct Steps {
     made: AtomicU64,
@@ -40,7 +40,7 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Says that the file system has answered again.
+    /// Records that the file system has answered again.
     ///
     /// # Errors
     /// Nobody waits for the rest.
@@ -53,7 +53,7 @@ impl Steps {
     }
 }
 
-/// Tells the thread that nobody waits.
+/// Tells the thread, when it is dropped, that nobody waits.
 struct Waiting(Arc<Steps>);
 
 impl Drop for Waiting {
@@ -63,9 +63,9 @@ impl Drop for Waiting {
 }
 
 impl Threads {
-    /// As many at the same time, and as many of them for each namespace; the last quarter goes only
-    /// to namespaces that have none. Each has a small stack, and those that are held wait for
-    /// nothing else.
+    /// `all` threads at the same time, at most `of_a_namespace` of them for each namespace; the
+    /// last quarter is only for namespaces that have none. A blocked thread costs little but its
+    /// stack.
     pub fn new(all: usize, of_a_namespace: usize) -> Self {
         Self {
             places: NamedTurns::with_reserve(all, of_a_namespace),
@@ -73,11 +73,12 @@ impl Threads {
         }
     }
 
-    /// A thread of the namespace for work at this volume, or this container: one at a time. Who
-    /// waits for it should have nothing that others need: it may take as long as [`PATIENCE`].
+    /// Waits for a thread of the namespace for work at this volume, or this container: one at a
+    /// time. The caller should hold nothing that others need meanwhile: the wait may take up to
+    /// [`PATIENCE`].
     ///
     /// # Errors
-    /// A thread works at it already, which nobody waits for any more; or none is left for
+    /// A thread of an earlier attempt still works at it; or no thread becomes free within
     /// [`PATIENCE`].
     pub async fn place(&self, namespace: &str, at: &str) -> Result<Place, String> {
         let alone = self.busy.of(at, Mutex::default).try_lock_owned();
@@ -94,12 +95,12 @@ impl Threads {
     }
 }
 
-/// Does the work on a thread of its own, which keeps `held`, its place among others, until it ends.
-/// Where the caller is dropped, the thread goes on to its next [`Steps::step`], and drops the
-/// result before `held`.
+/// Does the work on a thread of its own, which keeps `held`, its place, until it ends. If the
+/// caller is dropped, the thread continues to its next [`Steps::step`], and drops the result before
+/// `held`.
 ///
 /// # Errors
-/// There is no thread for it, or it makes no step for `silence`.
+/// The thread can't be started, or `work` fails or makes no step for `silence`.
 pub async fn apart<T: Send + 'static>(
     silence: Duration,
     held: impl Send + 'static,
@@ -111,11 +112,11 @@ pub async fn apart<T: Send + 'static>(
     let thread = std::thread::Builder::new().name("apart".to_owned());
     let thread = thread.spawn(move || {
         let result = work(&steps);
-        // Where nobody waits any more, the result goes before its place is free: its end (an
+        // If nobody waits any more, the result is dropped before its place is free: its drop (an
         // unmount, say) would otherwise undo what the next one at the same place has made.
         drop(finished.send((result, held)));
     });
-    thread.map_err(|error| format!("there is no thread for a volume's file system: {error}"))?;
+    thread.map_err(|error| format!("cannot start a thread for a volume's file system: {error}"))?;
     let mut before = 0;
     loop {
         match tokio::time::timeout(silence, &mut done).await {

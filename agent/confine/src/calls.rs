@@ -1,8 +1,9 @@
-//! Every system call of Linux 6.12 on x86, by purpose, and which containers may make it.
+//! The table of every system call of Linux 6.12 on x86: its purpose, and which containers may make
+//! it.
 //!
-//! The filters are made from this table by allowing: a call that is not in it, or that a later
-//! kernel brings, is refused. Calls that only 32-bit programs make are listed beside their 64-bit
-//! forms, since such programs run, too.
+//! The filters allow calls by this table: a call that is not in it, such as a later kernel's, is
+//! refused. Calls that only 32-bit programs make are listed beside their 64-bit forms, since such
+//! programs run, too.
 
 /// Which containers may make a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,8 +13,8 @@ pub(crate) enum Who {
     /// Containers with this capability, and those that ask for `Unconfined`: without the capability
     /// the kernel refuses.
     With(&'static str),
-    /// Containers without this capability: with it the call does what no filter can look at, in
-    /// memory. The answer is ENOSYS, so that programs turn to another call.
+    /// Containers without this capability: with it, the call's effect depends on memory, which no
+    /// filter can examine. The error is ENOSYS, so that programs use another call.
     Without(&'static str),
     /// Containers that ask for `Unconfined`.
     Unconfined,
@@ -21,7 +22,7 @@ pub(crate) enum Who {
     OwnProcesses,
     /// Containers that ask for `Unconfined` and do not share the machine's process ids.
     UnconfinedOwnProcesses,
-    /// Every container; the filter looks at the arguments.
+    /// Every container, but only with some arguments, which the filter examines.
     Examined,
     /// No container; only a privileged one, which has no filter.
     Nobody,
@@ -244,7 +245,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn each_call_stands_once() {
+    fn each_call_is_listed_once() {
         let mut seen = BTreeSet::new();
         for (purpose, _, names) in CALLS {
             for name in names.split_ascii_whitespace() {

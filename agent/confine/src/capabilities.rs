@@ -1,16 +1,15 @@
-//! Capabilities: which a container has by default, which it may ask for, and which no pod spec
-//! gets.
+//! Capabilities: which a container has by default, which it may add, and which no pod spec can get.
 //!
 //! The table decides each capability of Linux 6.12 with its reason. Two questions decide: can its
 //! holder reach the machine, its TPM, its kernel or another pod, from inside its own file system,
-//! devices and control group? And can it leave something behind that outlives the pod? What a yes
-//! answers is [`Grant::Never`].
+//! devices and control group? And can it leave something behind that outlives the pod? If the
+//! answer to either is yes, it is [`Grant::Never`].
 //!
-//! The rest of the floor depends on this table. A process of the machine (init, agent, containerd)
-//! holds all capabilities, and the kernel denies access to a process that permits capabilities
-//! which the tracer lacks (`cap_ptrace_access_check`): since no container holds all, none reads or
-//! controls the machine's processes, not even with their process ids in sight. And the programs
-//! that filter devices can be detached only with capabilities of that class.
+//! The rest of this confinement depends on this table. A process of the machine (init, agent,
+//! containerd) holds all capabilities, and the kernel denies access to a process that permits
+//! capabilities which the tracer lacks (`cap_ptrace_access_check`): since no container holds all,
+//! none reads or controls the machine's processes, not even with `hostPID`. And the BPF programs
+//! that filter devices can be detached only with capabilities that are never granted.
 
 use serde_json::{Value, json};
 
@@ -19,7 +18,7 @@ use serde_json::{Value, json};
 pub struct Capabilities {
     /// Added to the default set.
     pub add: Vec<String>,
-    /// Taken away, before the additions.
+    /// Removed from it, before the additions.
     pub drop: Vec<String>,
 }
 
@@ -28,17 +27,17 @@ pub struct Capabilities {
 pub(crate) enum Grant {
     /// Unless it is dropped: the set that Kubernetes documents.
     Default,
-    /// If the pod names it, or `ALL`.
+    /// If the pod adds it, or `ALL`.
     OnRequest,
-    /// Whatever the pod says; only a privileged container has it, on a machine whose configuration
-    /// allows those.
+    /// Never, whatever the pod specifies; only a privileged container has it, on a machine whose
+    /// configuration allows those.
     Never,
 }
 
 use Grant::{Default, Never, OnRequest};
 
-/// All capabilities of Linux 6.12 in the order of their numbers (capability.h), each with what
-/// decides about it.
+/// All capabilities of Linux 6.12 in the order of their numbers (capability.h), each with the
+/// reason for the decision.
 pub(crate) const TABLE: [(&str, Grant, &str); 41] = [
     (
         "CHOWN",
@@ -217,8 +216,8 @@ fn names(list: &[String], name: &str) -> bool {
         .any(|entry| entry == "ALL" || entry == name)
 }
 
-/// Why a container that adds these capabilities can't be run: one of them is never given, or there
-/// is none of that name.
+/// Why a container that adds these capabilities can't be run: one of them is never granted, or does
+/// not exist.
 pub fn capability_fault(add: &[String]) -> Option<String> {
     add.iter()
         .map(|entry| plain(entry))
@@ -234,7 +233,7 @@ pub fn capability_fault(add: &[String]) -> Option<String> {
         )
 }
 
-/// The capabilities that `add: [ALL]` does not give; none where it isn't asked for.
+/// The capabilities that `add: [ALL]` does not grant; empty if `add` has no `ALL`.
 pub fn withheld(add: &[String]) -> Vec<&'static str> {
     let all = add.iter().any(|entry| plain(entry) == "ALL");
     TABLE
@@ -244,8 +243,8 @@ pub fn withheld(add: &[String]) -> Vec<&'static str> {
         .collect()
 }
 
-/// The capabilities of a container, sorted, with their prefix; none beyond `available`, a set of
-/// bits. A privileged container has all that are there.
+/// The capabilities of a container, sorted, with their prefix; only those in `available`, a set of
+/// bits. A privileged container has all available ones.
 pub fn capabilities(wanted: &Capabilities, privileged: bool, available: u64) -> Vec<String> {
     let mut all: Vec<String> = TABLE
         .iter()
@@ -264,14 +263,14 @@ pub fn capabilities(wanted: &Capabilities, privileged: bool, available: u64) -> 
     all
 }
 
-/// Pseudo-terminals of a container at most, as an option of its devpts: the machine has one number
-/// of them for all (`kernel.pty.max`), and one process can open thousands.
+/// Most pseudo-terminals of a container, as an option of its devpts: the machine has one limit for
+/// all together (`kernel.pty.max`), and one process can open thousands.
 pub const TERMINALS: &str = "max=256";
 
-/// The resource limits of a container, as the OCI specification has them. Open files are those that
-/// the kernel gives a first process: the runtime has many more, which containers would inherit. No
-/// real-time priority without a capability, whatever the runtime itself may; of that a privileged
-/// container has the runtime's limit.
+/// The resource limits of a container, as the OCI specification has them. The limit of open files
+/// is the kernel's for the first process: the runtime's is much higher, and containers would
+/// inherit it. Without a capability there is no real-time priority, whatever the runtime's own
+/// limit is; a privileged container keeps the runtime's.
 pub fn resource_limits(privileged: bool) -> Vec<Value> {
     let files = json!({"type": "RLIMIT_NOFILE", "hard": 4096, "soft": 1024});
     let priority = (!privileged).then(|| json!({"type": "RLIMIT_RTPRIO", "hard": 0, "soft": 0}));

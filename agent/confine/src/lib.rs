@@ -1,23 +1,24 @@
-//! The floor under containers: capabilities, system calls and paths of the kernel.
+//! The confinement that every container has: limits of capabilities, system calls and kernel paths.
 //!
-//! A machine that was proved must stay what was proved, whatever its pods do. [`capabilities()`]
-//! decides which capabilities no pod spec gets, [`filter`] which system calls no container makes,
-//! and [`masked`] which paths of the kernel no container sees. A privileged container has none of
-//! this; a machine runs one only where its measured configuration allows it.
+//! A machine that was attested must stay in the attested state, whatever its pods do.
+//! [`capabilities()`] decides which capabilities no pod spec can get, [`filter`] which system calls
+//! no container makes, and [`masked`] which paths of the kernel no container sees. A privileged
+//! container has none of this; a machine runs one only where its measured configuration allows it.
 //!
 //! [`MACHINE_ONLY`] lists addresses that pods don't reach.
 //!
-//! [`mount_fault`] compares a container's mounts with those that were wanted, before it runs.
+//! [`mount_fault`] compares a container's mounts with the requested ones, before it runs.
 //!
-//! [`Lookups`] bounds what names that pods choose cost the machine, and [`NamedTurns`] keeps one of
-//! them from all turns at something; [`Turns`] are locks by name. [`Threads`] are for calls into
-//! volumes' file systems, which may never answer; [`apart`] makes such a call.
+//! [`Lookups`] limits concurrent look-ups of names that pods choose. [`NamedTurns`] is a semaphore
+//! of which no single name (a namespace, say) gets all turns; [`Turns`] are locks by name.
+//! [`Threads`] are for calls into volumes' file systems, which may never answer; [`apart`] makes
+//! such a call.
 //!
 //! [`users`] decides which user and group ids of the machine a pod with a user namespace has.
 //!
-//! No tasks, but such threads; of the machine it reads `/sys` and `/dev` ([`Tpms::find`],
-//! [`devices`]). Enter by these functions: `agent_runtime` writes what they answer into a
-//! container's specification.
+//! No tasks, only such threads; of the machine it reads `/sys` and `/dev` ([`Tpms::find`],
+//! [`devices`]). Enter by these functions: `agent_runtime` writes their results into a container's
+//! OCI specification.
 
 mod apart;
 mod calls;

@@ -1,11 +1,12 @@
-//! Addresses outside of the cluster that are the machine's: metadata services of clouds, which hand
-//! out its identity and user-data, and what else trusts every client that reaches it.
+//! Addresses outside of the cluster that only the machine may call: metadata services of clouds,
+//! which hand out its identity and user-data, and other services that trust every client that
+//! reaches them.
 //!
-//! No pod reaches them, and no registry or image leads the agent there.
+//! No pod reaches them, and the agent calls none of them for a registry or an image.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A range of addresses that only the machine may ask, but for names.
+/// A range of addresses that only the machine may call, except for DNS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MachineOnly {
     /// Its first address.
@@ -32,7 +33,7 @@ const fn v6(address: u128, prefix: u8, what: &'static str) -> MachineOnly {
     }
 }
 
-/// All of them.
+/// All such ranges.
 pub const MACHINE_ONLY: [MachineOnly; 8] = [
     v4(
         [169, 254, 0, 0],
@@ -79,7 +80,7 @@ impl MachineOnly {
     }
 }
 
-/// Whether an address is one that only the machine may ask.
+/// Whether only the machine may call this address.
 pub fn is_machine_only(address: IpAddr) -> bool {
     MACHINE_ONLY.iter().any(|range| range.has(address))
 }

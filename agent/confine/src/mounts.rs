@@ -1,21 +1,21 @@
-//! Checks the mounts of a new container against those that the agent asked for.
+//! Checks the mounts of a new container against those that the agent requested.
 //!
 //! The runtime (crun) mounts a volume at a path, and looks the path up again to set the mount's
-//! flags (read-only, nosuid, nodev, noexec). In between the path may come to lead elsewhere:
-//! through what was just mounted, or through a name that another container changes. Then the flags
-//! of one volume are set on another, and replace the ones that the agent asked for: a read-only
-//! volume can become writable. So the mounts are compared after they are made and before any
-//! process of the container runs.
+//! flags (read-only, nosuid, nodev, noexec). In between, the path may have changed its meaning:
+//! through what was just mounted, or through a link that another container changes. Then the flags
+//! of one volume are set on another, in place of the requested ones: a read-only volume can become
+//! writable. So the mounts are compared after they are made and before any process of the container
+//! runs.
 
 use agent_sys::mount::Limits;
 use agent_sys::mounted::{Mounted, place_of};
 use std::path::{Component, Path, PathBuf};
 
-/// Paths at and below which a volume may be mounted only if its `mountPath` says so, and not by a
-/// symbolic link: runtime and container rely on what is there.
+/// Paths at and below which a volume may be mounted only by its own `mountPath`, and not through a
+/// symbolic link: runtime and container rely on the content there.
 const RESERVED: [&str; 3] = ["/dev", "/proc", "/sys"];
 
-/// A mount that a container is to have.
+/// A mount that a container must have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpectedMount {
     /// The file system's device, as [`Mounted::device`].
@@ -24,14 +24,14 @@ pub struct ExpectedMount {
     pub root: PathBuf,
     /// The flags that the mount must have, at least.
     pub limits: Limits,
-    /// The `mountPath` of the pod's spec; none for a mount below the volume's own.
+    /// The `mountPath` in the pod's spec; `None` for a mount below the volume's own.
     pub destination: Option<String>,
 }
 
 impl ExpectedMount {
-    /// The mounts that a volume leads to: what is at `source`, and what is mounted below that, by
-    /// `own`, the mounts of this process. The volume's own mount gets nodev and nosuid in addition
-    /// to `limits`; those below it keep the flags that they have.
+    /// The mounts of a volume: that of `source`, and those below it, found in `own`, the mounts of
+    /// this process. The volume's own mount gets nodev and nosuid in addition to `limits`; those
+    /// below it keep their flags.
     ///
     /// # Errors
     /// `source` can't be resolved to a path, or none of `own` is the mount that it is on.
@@ -71,7 +71,7 @@ impl ExpectedMount {
     }
 }
 
-/// What is wrong with a container's mounts; none if each wanted one is there with its flags, and no
+/// What is wrong with a container's mounts; `None` if each wanted one exists with its flags, and no
 /// other mount shows the same files, or a part of them, with fewer flags.
 pub fn mount_fault(wanted: &[ExpectedMount], mounts: &[Mounted]) -> Option<String> {
     let missing = wanted.iter().find(|one| {
@@ -96,7 +96,7 @@ pub fn mount_fault(wanted: &[ExpectedMount], mounts: &[Mounted]) -> Option<Strin
                 "a symbolic link led the mount of a volume to {place}"
             ));
         }
-        // A volume may be writable at as many places as its pod asks for, and no more.
+        // A volume may be writable at as many places as its pod specifies, and no more.
         let allowed = |one: &&&ExpectedMount| refuses(mounted.limits, one.limits, is_whole);
         let with = all.iter().filter(allowed).count();
         let alike = mounts.iter().filter(|other| {
@@ -113,14 +113,14 @@ fn is_reserved(place: &Path) -> bool {
     place == Path::new("/") || RESERVED.iter().any(|one| place.starts_with(one))
 }
 
-/// Whether a volume is mounted where no `mountPath` asks for it. What is mounted below a volume
-/// moves with it, and is judged by it.
+/// Whether a volume is mounted where no `mountPath` names. A mount below a volume moves with it,
+/// and is not checked by itself.
 fn is_astray(wanted: &[&ExpectedMount], mounted: &Mounted) -> bool {
     let mut alike = wanted.iter().filter(|one| one.is_of(mounted));
     alike.all(|one| one.destination.is_some() && !one.is_named(&mounted.point))
 }
 
-/// The wanted mounts that `mounted` is, or shows a part of: those with the longest root.
+/// The wanted mounts that `mounted` is equal to or a part of: those with the longest root.
 fn nearest<'a>(wanted: &'a [ExpectedMount], mounted: &Mounted) -> Vec<&'a ExpectedMount> {
     let of_it =
         |one: &&ExpectedMount| one.device == mounted.device && mounted.root.starts_with(&one.root);

@@ -1,8 +1,8 @@
-//! Paths of the kernel that containers do not see or write, and the devices of the machine.
+//! Kernel paths that containers can't see or write, and the devices that they get.
 //!
-//! A container has no device but those that the OCI specification gives to all (null, zero, tty …).
-//! A privileged one has the machine's, without the TPM's: its nodes are left out, and the device
-//! filter refuses nodes that are made by hand.
+//! A container has only the devices that the OCI specification gives to all (null, zero, tty …). A
+//! privileged one has the machine's, except the TPM's: their nodes are left out, and the device
+//! filter refuses nodes that the container makes.
 
 use nix::sys::stat::{major, minor};
 use serde_json::{Value, json};
@@ -10,8 +10,8 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Hidden: facts of the machine that a container has no use for, and by which it could be observed.
-/// The runtime passes over those that a kernel does not have.
+/// Hidden: files about the machine that containers don't need, and by which they could observe it.
+/// The runtime skips those that a kernel does not have.
 const MASKED: [&str; 20] = [
     "/proc/allocinfo",
     "/proc/asound",
@@ -37,8 +37,8 @@ const MASKED: [&str; 20] = [
 /// Hidden from every container: the TPM's registers, its settings and its event log.
 const MASKED_TPM: [&str; 2] = ["/sys/class/tpm", "/sys/class/tpmrm"];
 
-/// Readable, and not to be written: root of a container may write there by the mode of the files
-/// alone. A test opens all that a kernel has (`tests/cluster/tests/node/floor.rs`).
+/// Read-only: by the mode of these files alone, root of a container could write them. A test opens
+/// all that a kernel has (`tests/cluster/tests/node/floor.rs`).
 const READ_ONLY: [&str; 10] = [
     "/proc/bus",
     "/proc/driver",
@@ -55,11 +55,11 @@ const READ_ONLY: [&str; 10] = [
 /// `/dev/tpm0` (Documentation/admin-guide/devices.txt); the numbers of others, and of
 /// `/dev/tpmrm…`, the kernel chooses.
 const FIRST_TPM: (u64, u64) = (10, 224);
-/// Names under `/dev` that are the TPM's, by how they begin.
+/// Prefixes of the TPM's names under `/dev`.
 const TPM_NAMES: [&str; 2] = ["tpm", "vtpm"];
 /// Folders under `/dev` that are file systems of their own in each container.
 const OWN_FOLDERS: [&str; 4] = ["pts", "shm", "mqueue", "fd"];
-/// Most devices that a privileged container is given.
+/// Most devices that a privileged container gets.
 const MAX_DEVICES: usize = 4096;
 /// How deep folders under `/dev` are looked into.
 const MAX_DEPTH: u8 = 4;
@@ -69,7 +69,7 @@ const MAX_DEPTH: u8 = 4;
 pub struct Tpms {
     /// Device numbers.
     numbers: Vec<(u64, u64)>,
-    /// What sysfs has of them.
+    /// Their folders in sysfs.
     folders: Vec<PathBuf>,
 }
 
@@ -110,20 +110,20 @@ impl Tpms {
     }
 }
 
-/// How much a container sees of what the kernel tells.
+/// How much a container sees of the kernel's `/proc` and `/sys`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KernelView {
     /// The default: with masked and read-only paths in `/proc` and `/sys`.
     Least,
-    /// `/proc` without masked or read-only paths (`procMount: Unmasked`). File modes alone protect
-    /// the kernel's settings: root of a user namespace does not own them.
+    /// `/proc` without masked paths, and with only one read-only (`procMount: Unmasked`). File
+    /// modes protect the kernel's settings: root of a user namespace does not own them.
     Proc,
-    /// All.
+    /// All of both, except the TPM's paths.
     Whole,
 }
 
-/// What a container that is not privileged can't write. With all of `/proc` these are the files
-/// that all users may write and that concern the machine: a trigger of pressure costs its memory.
+/// The paths that a container can't write. With an unmasked `/proc` these are the files that all
+/// users may write and that affect the machine: a pressure trigger costs its memory.
 pub fn read_only(view: KernelView) -> &'static [&'static str] {
     match view {
         KernelView::Least => &READ_ONLY,
@@ -223,8 +223,8 @@ pub fn nodes(devices: &[Device]) -> Vec<Value> {
     devices.iter().map(node).collect()
 }
 
-/// The rules of the device filter: nothing beyond the specification's own or, privileged, all but
-/// the TPMs.
+/// The rules of the device filter: no devices but the OCI specification's own; for a privileged
+/// container all but the TPMs.
 pub fn device_rules(tpms: &Tpms, privileged: bool) -> Vec<Value> {
     let mut rules = vec![json!({"allow": privileged, "access": "rwm"})];
     if privileged {

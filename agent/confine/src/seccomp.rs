@@ -1,7 +1,7 @@
 //! System call filters in the form of the OCI runtime specification.
 //!
 //! Guarantee: every filter refuses what is not allowed by name, for 64-bit, 32-bit and x32 programs
-//! alike; a pod that asks for `Unconfined` gets a longer list and never [`Who::Nobody`]'s calls.
+//! alike; a pod with `Unconfined` gets a longer list, but never the calls of [`Who::Nobody`].
 //! Assumption: the runtime's libseccomp leaves out names that an architecture, or it itself,
 //! doesn't know, which refuses them.
 
@@ -25,14 +25,14 @@ const RESET_ON_FORK: u64 = 0x4000_0000;
 /// The same of disks (ioprio.h: none, best effort, idle), and where a class begins in a priority.
 const DISK_CLASSES: [u64; 3] = [0, 2, 3];
 const DISK_CLASS: u32 = 13;
-/// What the kernel reads of an `int`; the upper half of the register is the caller's and means
-/// nothing.
+/// The bits that the kernel reads of an `int`; it ignores the upper half of the register.
 const INT: u64 = 0xffff_ffff;
 /// The number of the machine's console as mknod(2) takes it (major 5, minor 1). The runtime's
-/// filter of devices lets every container have it, whatever its specification says.
+/// device filter allows it to every container, whatever its specification says.
 const CONSOLE: u64 = 5 << 8 | 1;
 /// Execution domains (personality.h): Linux, 32 bits (`PER_LINUX32`), each also with 2.6 as its
-/// version (`UNAME26`), and the question which it is. Others turn off what keeps memory safe.
+/// version (`UNAME26`), and the value that queries the present one. Others turn off memory
+/// protections.
 const PERSONALITIES: [u64; 5] = [0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 
 /// Which system calls a container may make. Neither list has those by which a container could act
@@ -42,18 +42,18 @@ pub enum Seccomp {
     /// What programs need, and what the container's capabilities allow.
     #[default]
     RuntimeDefault,
-    /// All down to the floor.
+    /// All calls that no container is refused in general ([`Who::Nobody`]).
     Unconfined,
 }
 
-/// What the filter of a container depends on.
+/// The properties of a container that its filter depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct FilterOptions<'a> {
     /// The pod's profile.
     pub profile: Seccomp,
     /// Capabilities that the container has, with their prefix.
     pub capabilities: &'a [String],
-    /// It sees the machine's processes.
+    /// It shares the machine's PID namespace (`hostPID`).
     pub host_pid: bool,
 }
 
@@ -105,8 +105,8 @@ pub fn filter(options: FilterOptions<'_>) -> Value {
 }
 
 /// Calls that are allowed by one of their arguments. Each comparison names what is allowed: one
-/// that names what is refused (`not AF_VSOCK`) would be passed by with a bit in the upper half of
-/// the register.
+/// that names what is refused (`not AF_VSOCK`) could be evaded by a bit in the upper half of the
+/// register.
 fn examined(options: FilterOptions<'_>) -> Vec<Value> {
     let argument = |index: u32, value: u64, two: u64, op: &str| json!([{"index": index, "value": value, "valueTwo": two, "op": op}]);
     let first = |value: u64, two: u64, op: &str| argument(0, value, two, op);
@@ -124,7 +124,7 @@ fn examined(options: FilterOptions<'_>) -> Vec<Value> {
         let mask = INT >> DISK_CLASS << DISK_CLASS;
         allow("ioprio_set", argument(2, mask, class << DISK_CLASS, masked))
     }));
-    // A number is another one if one of its bits is.
+    // Two numbers differ if one of their bits does.
     let bits = (0..u32::BITS).map(|bit| 1 << bit);
     rules.extend(bits.flat_map(|bit| {
         let differs = |index| argument(index, bit, !CONSOLE & bit, masked);

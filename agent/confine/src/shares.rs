@@ -1,8 +1,8 @@
-//! A fair semaphore: limits how often the machine does something at once, and lets no single name
-//! (a namespace, say) take all turns.
+//! A fair semaphore: limits how many times the machine does something at once, and lets no single
+//! name (a namespace, say) take all turns.
 //!
-//! Turns are given in the order of asking. A name that has its share already does not block those
-//! behind it. However many wait, a change wakes only those that get a turn.
+//! Turns are given in the order of the requests. A request whose name has its share already does
+//! not block those after it. However many wait, a change wakes only those that get a turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,7 +54,7 @@ pub struct NamedTurns(Arc<Table>);
 #[derive(Debug)]
 struct Table {
     share: Share,
-    /// Each place's.
+    /// The share of each place.
     at_a_place: Option<Share>,
     queue: Mutex<Queue>,
 }
@@ -67,14 +67,14 @@ struct Queue {
     running: BTreeMap<u64, Asked>,
 }
 
-/// The name that asked, and the place.
+/// The name and the place of a request.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Asked {
     name: String,
     place: String,
 }
 
-/// A turn, or a place among those who wait for one, until it is dropped.
+/// A turn, or a place in the queue for one, until it is dropped.
 #[derive(Debug)]
 pub struct Turn {
     turns: Arc<Table>,
@@ -87,21 +87,21 @@ impl NamedTurns {
         Self::of(Share::new(all, each), None)
     }
 
-    /// The same; the last quarter of the turns, at least one, goes only to names that have none.
+    /// The same; the last quarter of the turns, at least one, is only for names that have none.
     pub fn with_reserve(all: usize, each: usize) -> Self {
         Self::of(Share::new(all, each).with_reserve(), None)
     }
 
-    /// `all` turns at places. Each place has `of_a_place` of them, or fewer where these would be
-    /// nearly all. Of all turns, and of those of each place, the last quarter, at least one, goes
-    /// only to names that have none of them.
+    /// `all` turns at places. Each place has `of_a_place` of them, or fewer if these would be
+    /// nearly all. Of all turns, and of those of each place, the last quarter, at least one, is
+    /// only for names that have none of them.
     pub fn with_places(all: usize, of_a_place: usize) -> Self {
         let share = Share::new(all, all).with_reserve();
         Self::of(share, Some(share.of_a_place(of_a_place)))
     }
 
-    /// `all` turns at places that each belong to one name and have `of_a_place` turns. Of all turns
-    /// the last quarter, at least one, goes only to names that have none.
+    /// `all` turns at places that each belong to one name and have `of_a_place` turns. Of all
+    /// turns, the last quarter, at least one, is only for names that have none.
     pub fn with_own_places(all: usize, of_a_place: usize) -> Self {
         let share = Share::new(all, all).with_reserve();
         Self::of(share, Some(Share::new(of_a_place, of_a_place)))
@@ -130,7 +130,7 @@ impl NamedTurns {
         let (name, place) = (name.to_owned(), place.to_owned());
         let (turn, called) = self.ask(Asked { name, place });
         if let Some(called) = called {
-            // The sender is dropped only together with this turn, so a call always comes.
+            // The sender is dropped only together with this turn, so a message always comes.
             called.await.ok();
         }
         turn
@@ -152,13 +152,13 @@ impl NamedTurns {
         (turn, Some(called))
     }
 
-    /// How many turns nobody has.
+    /// How many turns are free.
     pub fn free(&self) -> usize {
         self.0.share.all - self.0.lock().running.len()
     }
 }
 
-/// What has no turn left for an asker.
+/// Why a request gets no turn: what has none left for it.
 enum Refusal {
     /// All turns together.
     All,
@@ -183,9 +183,9 @@ impl Table {
         self.at_a_place.filter(refuses).map(|_share| Refusal::Place)
     }
 
-    /// Gives turns to those who wait and may have one now. Looks once at each at most: a turn that
-    /// is given leaves less to all others, so who is refused stays refused, and with them all who
-    /// ask for the same.
+    /// Gives turns to waiting requests that may have one now. Checks each at most once: a turn that
+    /// is given leaves less for the others, so a refused request stays refused, and with it all
+    /// requests for the same.
     fn call(&self, queue: &mut Queue) {
         let mut running: Vec<_> = queue.running.values().collect();
         let (mut names, mut places) = (BTreeSet::new(), BTreeSet::new());
@@ -213,7 +213,7 @@ impl Table {
         for number in called {
             if let Some((asked, call)) = queue.waiting.remove(&number) {
                 queue.running.insert(number, asked);
-                // Who doesn't wait any more gives the turn back.
+                // A request that no longer waits gives the turn back.
                 call.send(()).ok();
             }
         }

@@ -1,4 +1,4 @@
-//! Locks by name. A lock that is neither held nor waited for is forgotten.
+//! Locks by name. A lock to which nobody has a reference is forgotten.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

@@ -1,4 +1,4 @@
-//! Upstream's default filter beside ours: each difference with its reason.
+//! Compares our default filter with upstream's: each difference has its reason.
 //!
 //! [`NAMES`] are facts of containerd's profile (contrib/seccomp/seccomp_default.go at
 //! 96929a5d3102bdc9d5d108c104ddb38c8991a789, of series 1.7): the calls that a container with

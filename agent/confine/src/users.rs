@@ -1,10 +1,10 @@
 //! Allocates ranges of the machine's user and group ids to pods with a user namespace (pure).
 //!
 //! Such a pod (`hostUsers: false`, KEP-127) has ids 0 to 65,535, which are mapped to a range of as
-//! many ids of the machine. Guarantees: ranges never overlap; they begin at [`LOWEST`], above all
+//! many ids of the machine. Guarantees: ranges never overlap; they start at [`LOWEST`], above all
 //! ids of the machine's own users and of pods without a user namespace; a pod that asks again gets
-//! the same range. A range is free once it is taken back: its pod's processes have ended, and no
-//! other pod sees its files.
+//! the same range. A range is given again only after it was taken back. Assumption: by then its
+//! pod's processes have ended, and no other pod sees its files.
 
 use agent_sys::namespace::IDS;
 use serde::{Deserialize, Serialize};
@@ -18,11 +18,11 @@ pub const RANGES: u32 = 1024;
 /// (`runAsUser`, upstream's limit), so that no file of the machine can belong to both.
 pub const LOWEST: u32 = 1 << 31;
 
-/// All ranges are given: pods with user namespaces have to end first.
+/// All ranges are in use: pods with user namespaces have to end first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoRange;
 
-/// The number of each pod's range, from 0 on, by the pod's uid.
+/// The number of each pod's range, starting with 0, by the pod's uid.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct IdRanges(BTreeMap<String, u32>);
@@ -39,7 +39,7 @@ impl IdRanges {
         self.0.keys().map(String::as_str)
     }
 
-    /// Gives a pod a range if it has none yet; true if it got one now.
+    /// Gives a pod a range if it has none; true if it got one now.
     ///
     /// # Errors
     /// [`NoRange`]; then nothing has changed.
@@ -54,7 +54,8 @@ impl IdRanges {
     }
 
     /// Records the range that a running pod was found to have, by its first id; true if that
-    /// changed something. A range of another pod, and an id that begins no range, are not recorded.
+    /// changed something. A range of another pod, and an id that is not the first of a range, are
+    /// not recorded.
     pub fn keep(&mut self, uid: &str, first: u32) -> bool {
         let Some(beyond) = first.checked_sub(LOWEST) else {
             return false;
