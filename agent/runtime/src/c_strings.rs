@@ -1,16 +1,17 @@
-//! The texts of what the runtime reads: it is written in C, where a text ends at its first NUL.
+//! Refuses NUL characters in documents for the runtime: it is written in C, where a text ends at
+//! its first NUL.
 //!
-//! JSON writes a NUL as `\u0000`. The runtime would go on with what is before it: another path,
-//! argument or variable than the one that was checked, and than the one that the pod has.
+//! JSON writes a NUL as `\u0000`. The runtime would use only what is before it: another path,
+//! argument or variable than the one that was checked, and than the pod's.
 
 use agent_containerd::{Error, ErrorClass};
 use serde_json::Value;
 
-/// Refuses a document that the runtime would read otherwise than we do.
+/// Refuses a document that the runtime would read differently.
 ///
 /// # Errors
-/// There is a NUL in one of its texts or keys ([`ErrorClass::Config`]). The message says where,
-/// below `name`, and not what, as that may be secret.
+/// A text or a key contains a NUL ([`ErrorClass::Config`]). The message has the place, below
+/// `name`, but not the text, which may be secret.
 pub(crate) fn check(name: &str, document: &Value) -> Result<(), Error> {
     match first_nul(document) {
         None => Ok(()),
@@ -21,7 +22,7 @@ pub(crate) fn check(name: &str, document: &Value) -> Result<(), Error> {
     }
 }
 
-/// The place of the first NUL, from `value` on. The depth is that of our own documents.
+/// The place of the first NUL, relative to `value`. Recursion is as deep as our own documents.
 fn first_nul(value: &Value) -> Option<String> {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => None,

@@ -1,9 +1,9 @@
 //! The engine: [`Runtime`] over containerd's services.
 //!
-//! Life of an attempt: a snapshot over the image, a container whose labels say whose it is, a task.
-//! When the task has ended, its end is written to the labels and the task is deleted, which ends
-//! its shim; the container stays as the record of the attempt until it is removed. Its snapshot may
-//! go before.
+//! Life of an attempt: a container whose labels name pod, container and attempt, a snapshot over
+//! the image, a task. When the task has ended, its end is written to the labels and the task is
+//! deleted, which ends its shim; the container stays as the record of the attempt until it is
+//! removed. Its snapshot may be removed before.
 
 mod accounts;
 mod attempt;
@@ -52,18 +52,17 @@ const NEWS: usize = 1024;
 pub struct Options {
     /// containerd's socket.
     pub socket: PathBuf,
-    /// containerd's root directory, on whose file system images lie.
+    /// containerd's root directory: images are on its file system.
     pub state: PathBuf,
     /// Directory of FIFOs and specifications, in memory: it must outlive the agent and not the boot
     /// ([`config_machine::specification::FOLDER`]).
     pub fifos: PathBuf,
-    /// Directory below which all logs lie; a log path in a container's record is trusted only below
-    /// it.
+    /// Directory of all logs; a log path in a container's record is trusted only below it.
     pub logs: PathBuf,
     /// Registries.
     pub registries: Registries,
-    /// What containerd starts for a container; `None`: as it is set up, and its database keeps
-    /// whole specifications.
+    /// The programs that containerd starts for a container; `None`: those of containerd's own
+    /// configuration, and its database keeps whole specifications.
     pub programs: Option<Programs>,
     /// Directories with OCI archives that are imported at the start.
     pub archives: Vec<PathBuf>,
@@ -80,13 +79,13 @@ pub struct Containerd {
     known: Known,
     boot: String,
     host: Host,
-    /// Where the engine's process counts. It is started anew where it was.
+    /// The PID namespace of the engine's process; a restart of the engine keeps it.
     depth: OnceCell<Depth>,
     /// Layers of images are looked up one image at a time.
     viewing: Mutex<()>,
-    /// A task is deleted by one call at a time. Of two at once, the later closes containerd's
-    /// connection to the shim before the earlier has told it to end, and the shim stays for ever
-    /// (containerd#12344).
+    /// A task is deleted by one call at a time. Of two concurrent calls, the later closes
+    /// containerd's connection to the shim before the earlier has told it to end, and the shim
+    /// stays for ever (containerd#12344).
     deletions: Turns<Mutex<()>>,
     emptying: Emptying,
     accounts: Remembered,
@@ -134,7 +133,7 @@ impl Containerd {
         SnapshotsClient::new(self.channel.clone())
     }
 
-    /// The PID namespace in which the engine counts; asked for once, by a connection of its own.
+    /// The PID namespace of the engine; determined once, by a connection of its own.
     ///
     /// # Errors
     /// Nothing listens at the engine's socket, or the process behind it can't be seen in `/proc`.
@@ -189,7 +188,7 @@ impl Containerd {
 }
 
 impl Host {
-    /// Looks at the machine.
+    /// Determines the machine's properties.
     fn probe() -> Self {
         let unified_cgroups = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();

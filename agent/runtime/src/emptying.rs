@@ -1,11 +1,11 @@
-//! The removal of what containers wrote, before containerd removes their layers.
+//! Removes what containers wrote, before containerd removes their layers.
 //!
-//! containerd holds a descriptor for each level of a folder that it removes, and where it has none
-//! left it leaves the rest on the disk for ever. It removes all layers by one task, so that one of
-//! millions of files keeps the space of all others. Here descriptors do not grow with the depth,
-//! and the layers of one namespace keep those of no other waiting.
+//! containerd holds a descriptor for each level of a folder that it removes, and if it runs out of
+//! them, it leaves the rest on the disk for ever. It removes all layers in one task, so that one
+//! with millions of files delays all others. Here descriptors do not grow with the depth, and the
+//! layers of one namespace do not delay those of another.
 //!
-//! A step blocks a thread of its own: those of the runtime are needed by calls that wait for less.
+//! Each step blocks a thread of its own: the runtime's threads are for shorter calls.
 
 use agent_confine::NamedTurns;
 use agent_sys::beneath::Beneath;
@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 /// Layers that are emptied at the same time, and of these those of one namespace.
 const AT_ONCE: usize = 2;
 const OF_A_NAMESPACE: usize = 1;
-/// Names that are removed in one turn: about a second's work.
+/// Directory entries that are removed in one turn: about a second's work.
 const SLICE: u64 = 100_000;
 
 /// Turns to empty layers, by the namespaces of their pods.
@@ -30,9 +30,9 @@ impl Default for Emptying {
 }
 
 impl Emptying {
-    /// Removes the folder of what a container wrote, with all that is in it, [`SLICE`] names in
-    /// each turn; it is no error if there is none. No link is followed, no mount entered, and
-    /// nothing outside of `state`, the engine's root directory, is touched.
+    /// Removes the folder of what a container wrote, with all its content, [`SLICE`] directory
+    /// entries in each turn; it is no error if it does not exist. No link is followed, no mount
+    /// entered, and nothing outside of `state`, the engine's root directory, is touched.
     ///
     /// # Errors
     /// The layer is not below `state`, something in it can't be removed (a mount, a file that may
@@ -49,7 +49,7 @@ impl Emptying {
             let (finished, done) = oneshot::channel();
             let thread = std::thread::Builder::new().name("layers".to_owned());
             thread.spawn(move || {
-                // Held until the step ends, also where nobody waits for it any more.
+                // Held until the step ends, also if nobody waits for it any more.
                 let _turn = turn;
                 drop(finished.send(remove_some(&state, &layer, SLICE)));
             })?;
@@ -60,7 +60,7 @@ impl Emptying {
     }
 }
 
-/// Removes at most `most` names of a layer; false where some are left.
+/// Removes at most `most` directory entries of a layer; false if some are left.
 fn remove_some(state: &Path, layer: &Path, most: u64) -> io::Result<bool> {
     let inside = layer.strip_prefix(state).map_err(io::Error::other)?;
     Beneath::root(state)?.remove_some(inside, most)

@@ -1,4 +1,5 @@
-//! Turns containerd's events into news for the kubelet, and prepares containerd once it is up.
+//! Turns containerd's events into news for the kubelet, and imports image archives once containerd
+//! is up.
 
 use crate::containerd::Containerd;
 use crate::labels;
@@ -12,7 +13,7 @@ use prost::Message;
 use std::convert::Infallible;
 use std::time::Duration;
 
-/// Pause before the subscription is tried anew.
+/// Pause before the subscription is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 /// The events that matter: ends of processes, and memory that ran out.
 const FILTER: &str = "namespace==k8s.io,topic~=\"^/tasks/(exit|oom)$\"";
@@ -41,14 +42,16 @@ impl Containerd {
             *imported = true;
         }
         tokio::select! {
-            // Both arms begin anew at the next call: nothing is lost by dropping them.
+            // Cancel-safe: both arms start again at the next call, and nothing is lost by dropping
+            // them.
             ended = self.listen() => ended,
             never = self.announce() => match never {},
         }
     }
 
-    /// Events that were missed are found by looking at everything; once more after the
-    /// subscription had time to begin, since containerd answers it only with its first event.
+    /// Announces that everything may have changed, since events may have been missed; once more
+    /// after the subscription had time to start, since containerd answers it only with its first
+    /// event.
     async fn announce(&self) -> Infallible {
         self.tell(Change::All);
         tokio::time::sleep(RETRY).await;

@@ -1,5 +1,5 @@
-//! Commands inside running containers, for probes: started, read, and ended when they take too
-//! long.
+//! Runs commands inside containers, for probes: reads their output, and kills them when they take
+//! too long.
 
 use crate::c_strings;
 use crate::containerd::Containerd;
@@ -26,13 +26,13 @@ const MAX_OUTPUT: usize = 10 * 1024;
 /// Numbers executions, so that their ids differ.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// An id for an execution, unlike that of any other, also of earlier agents.
+/// An id for an execution that no other has, also of earlier agents.
 pub(crate) fn next_id() -> String {
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     format!("exec-{}-{number}", std::process::id())
 }
 
-/// Runs `command` in the container and waits for its end; past `limit` it is killed.
+/// Runs `command` in the container and waits for its end; after `limit` it is killed.
 pub(crate) async fn run(
     engine: &Containerd,
     id: &str,
@@ -92,7 +92,7 @@ async fn run_with(
     Ok(ExecOutput { code, output: text })
 }
 
-/// A command in a container, by containerd's names for both.
+/// A command in a container, by containerd's ids of both.
 struct Running<'a> {
     engine: &'a Containerd,
     id: &'a str,
@@ -135,7 +135,8 @@ impl Running<'_> {
         };
         let mut tasks = self.engine.tasks();
         let ended = tokio::select! {
-            // Reading never ends by itself; both arms are dropped only when the command is over.
+            // Reading never ends by itself; the arms are dropped only when the command has ended or
+            // its limit is over.
             ended = tasks.wait(unlimited(wait)) => ended,
             () = keep_reading(output, text) => unreachable_status(),
         };
@@ -153,8 +154,8 @@ impl Running<'_> {
         settled(killed, Code::NotFound).map_err(self.fail())
     }
 
-    /// Deletes the process, which has ended. The shim may still be copying what it wrote: it has
-    /// done so once this is over.
+    /// Deletes the process, which has ended. The shim may still be copying its output: it has
+    /// finished when this returns.
     async fn delete(&self, output: &Receiver, text: &mut Vec<u8>) -> Result<(), Error> {
         let delete = DeleteProcessRequest {
             container_id: self.id.to_owned(),
@@ -185,8 +186,8 @@ async fn own_process(engine: &Containerd, id: &str, command: &[String]) -> Resul
     Ok(process)
 }
 
-/// Reads for as long as it is polled. A pipe that is never empty is always readable, so each piece
-/// takes a part of the task's budget: other tasks run meanwhile, and the command's time limit is
+/// Reads as long as it is polled. A pipe that is never empty is always readable, so each piece
+/// takes a part of the task's budget: then other tasks run, too, and the command's time limit is
 /// kept.
 async fn keep_reading(output: &Receiver, text: &mut Vec<u8>) {
     while output.readable().await.is_ok() {
@@ -198,7 +199,7 @@ async fn keep_reading(output: &Receiver, text: &mut Vec<u8>) {
     }
 }
 
-/// What is beyond the limit is dropped.
+/// Appends output up to [`MAX_OUTPUT`]; the rest is dropped.
 fn keep(piece: &[u8], text: &mut Vec<u8>) {
     let room = MAX_OUTPUT.saturating_sub(text.len()).min(piece.len());
     text.extend_from_slice(&piece[..room]);

@@ -1,4 +1,5 @@
-//! A container's identity and end, as labels in containerd, from which a new agent reads them back.
+//! Stores a container's identity and end as labels in containerd, from which a later agent reads
+//! them.
 
 use crate::model::{ContainerKey, ContainerKind, PodRef, User};
 use agent_images::SNAPSHOTTER;
@@ -34,7 +35,8 @@ const UNSEEN: &str = "pratique.dev/end-unseen";
 /// Type of a runtime specification in containerd's messages.
 pub(crate) const SPEC_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
 
-/// The label by which a container keeps a snapshot beside its own from containerd's collector.
+/// The label by which a container protects another snapshot than its own from containerd's garbage
+/// collector.
 pub(crate) fn kept(number: usize) -> String {
     format!("containerd.io/gc.ref.snapshot.{SNAPSHOTTER}/{number}")
 }
@@ -47,7 +49,7 @@ const MAX_USER: usize = 3072;
 /// Labels as containerd has them.
 pub(crate) type Labels = HashMap<String, String>;
 
-/// What the labels of a container say.
+/// The content of a container's labels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) key: ContainerKey,
@@ -72,12 +74,12 @@ pub(crate) struct End {
     pub(crate) at: Timestamp,
     pub(crate) code: i32,
     pub(crate) start_error: Option<String>,
-    /// Nobody saw it.
+    /// Whether it was not observed.
     pub(crate) unseen: bool,
 }
 
 impl End {
-    /// The labels to add when it ended.
+    /// The labels to add when it has ended.
     pub(crate) fn labels(&self) -> Vec<(&'static str, String)> {
         let mut labels = vec![
             (FINISHED, self.at.to_string()),
@@ -94,7 +96,7 @@ impl End {
 }
 
 impl Record {
-    /// All labels of a container that is about to be made.
+    /// All labels of a container that is about to be created.
     pub(crate) fn labels(&self) -> Labels {
         let kind = match self.key.kind {
             ContainerKind::Init => "init",
@@ -196,7 +198,7 @@ impl Record {
     }
 }
 
-/// A user as a label: its numbers and those of its groups. None where that is too long for a label.
+/// A user as a label: its ids and those of its groups; `None` if that is too long for a label.
 pub(crate) fn user_text(user: &User) -> Option<String> {
     let numbers = [user.uid, user.gid]
         .into_iter()

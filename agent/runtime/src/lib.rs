@@ -2,8 +2,8 @@
 //!
 //! Enter by [`Runtime`], what the kubelet needs from a machine's container engine, and by
 //! [`Containerd`], the engine that speaks to containerd's socket. Every container's identity (pod,
-//! name, attempt) and its end (exit code, times) live in containerd's labels, so that an agent that
-//! starts anew adopts all of them by listing.
+//! name, attempt) and its end (exit code, times) live in containerd's labels, so that a restarted
+//! agent adopts all of them by listing.
 //!
 //! Images come from `agent_images`, requests to containerd from `agent_containerd`.
 //!
@@ -14,14 +14,14 @@
 //!
 //! Layers: `emptying` removes what containers wrote, before containerd removes the rest.
 //!
-//! Logs: `log` writes what containers print; `agent_server` serves it.
+//! Logs: `log` writes containers' output; `agent_server` serves it.
 //!
-//! Names that pods choose are looked up by `agent_confine::Lookups`, for probes and hooks, too.
+//! `agent_confine::Lookups` looks up names that pods choose, also for probes and hooks.
 //!
-//! Tasks: [`Containerd::run`] keeps one subscription to containerd's events and turns each exit
-//! into a record on the container; each running container has one log pump, a task that reads its
-//! two FIFOs. Channels: [`Runtime::changes`] is a broadcast of pod uids that changed; a reader that
-//! lags lists anew.
+//! Tasks: [`Containerd::run`] keeps one subscription to containerd's events and reports each exit
+//! as a change of its pod; [`Runtime::list`] records the end on the container. Each running
+//! container has one log pump, a task that reads its two FIFOs. Channels: [`Runtime::changes`] is a
+//! broadcast of the uids of changed pods; a receiver that lags lists all containers.
 
 mod c_strings;
 mod containerd;
@@ -89,8 +89,8 @@ mod endless {
     /// fails would run for ever.
     const READS: u32 = 1_000_000;
 
-    /// An output that has something whenever it is read, as no writer can be relied on to be
-    /// faster: a counter of the kernel that each read takes one from.
+    /// An output that always has data, since no writer is reliably fast enough: an eventfd counter,
+    /// of which each read takes one.
     pub(crate) fn endless() -> Receiver {
         let flags = EfdFlags::EFD_SEMAPHORE | EfdFlags::EFD_NONBLOCK;
         let counter = EventFd::from_value_and_flags(READS, flags).unwrap();

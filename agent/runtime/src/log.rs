@@ -1,15 +1,15 @@
-//! Container output: from two FIFOs into one file of the CRI format, rotated by size.
+//! Writes container output from two FIFOs into one file in the CRI format, rotated by size.
 //!
 //! Format of a line (Kubernetes, "CRI logging"): RFC 3339 time with nanoseconds, `stdout` or
-//! `stderr`, `F` for a full line or `P` for a part of one, the text. Each pump is one task; it
-//! opens its FIFOs for reading and writing, so that it never sees an end before [`Pumps::finish`]
-//! says that nothing more will come.
+//! `stderr`, `F` for a full line or `P` for a part of one, the text. Each container has one pump, a
+//! task. It opens the FIFOs for reading and writing, so that it never sees an end before
+//! [`Pumps::finish`] is called.
 //!
-//! A container may print without an end, and the kernel makes writers wait for a slow disk. So a
-//! task of the runtime reads no more than a chunk at once, and lines are made and written on
-//! blocking threads: a few of them, which all containers share in turn.
+//! A container may print without an end, and the kernel blocks writers to a slow disk. So the task
+//! reads no more than a chunk at once, and lines are made and written on a few blocking threads,
+//! which all containers share in turn.
 //!
-//! Logs lie below one folder; links and pipes there are not followed, since some pods can write
+//! All logs are below one folder; links and pipes there are not followed, since some pods can write
 //! there.
 
 use crate::taps::{Stream, Tap, Taps};
@@ -27,23 +27,23 @@ use tokio::net::unix::pipe::{OpenOptions, Receiver};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-/// Longest text of one line in the file; what is longer becomes several parts.
+/// Longest text of one line in the file; a longer line becomes several parts.
 const MAX_LINE: usize = 16 * 1024;
-/// A log that reaches this size in bytes is put aside (upstream's containerLogMaxSize).
+/// A log that reaches this size in bytes is rotated (upstream's containerLogMaxSize).
 pub const LONGEST_LOG: u64 = 10 << 20;
-/// Logs put aside that are kept (upstream's containerLogMaxFiles less the current one).
+/// Rotated logs that are kept (upstream's containerLogMaxFiles minus the current one).
 pub const KEPT_LOGS: usize = 4;
-/// Names that are looked at in a container's folder of logs; there are a handful of an attempt, and
-/// two attempts.
+/// Most names that are read in a container's folder of logs; there are usually a handful for each
+/// of two attempts.
 const MAX_NAMES: usize = 4096;
 /// Bytes taken from a FIFO at once.
 const CHUNK: usize = 8 * 1024;
-/// Logs that are written at once: each holds one of the runtime's threads for what blocks.
+/// Logs that are written at once: each holds one of the runtime's blocking threads.
 pub const LOG_WRITES: usize = 2;
 /// Most bytes that an ended process left in a FIFO: the kernel's limit for one
 /// (`fs.pipe-max-size`). What is written after that is not read.
 const MOST_LEFT: u64 = 1 << 20;
-/// The end of the name of a file that was put aside: when that was.
+/// The end of the name of a rotated file: the time of the rotation.
 const ASIDE: &str = ".%Y%m%d-%H%M%S-%3f";
 
 /// The log file of one container.
@@ -90,12 +90,13 @@ impl LogFile {
         Ok(())
     }
 
-    /// Puts the file aside as `<name>.<time>` and begins a new one; the oldest beyond the limit go.
+    /// Renames the file to `<name>.<time>` and starts a new one; removes the oldest beyond the
+    /// limit.
     fn rotate(&mut self, now: Timestamp) -> io::Result<()> {
         let newest = rotated(&self.dir, &self.name)?.pop();
         let newest = newest.and_then(|newest| put_aside(newest.strip_prefix(&self.name)?));
-        // Readers go by the order of the names, so a clock that was set back must not change it;
-        // nor is a file replaced by one that comes in the same millisecond.
+        // Readers rely on the order of the names, so a clock that was set back must not change it;
+        // nor may a file replace one of the same millisecond.
         let time = newest
             .and_then(|newest| newest.checked_add(Duration::from_millis(1)).ok())
             .map_or(now, |least| least.max(now));
@@ -111,13 +112,13 @@ impl LogFile {
     }
 }
 
-/// When a file was put aside, by the end of its name.
+/// When a file was rotated, by the end of its name.
 fn put_aside(end: &str) -> Option<Timestamp> {
     let time = civil::DateTime::strptime(ASIDE, end).ok()?;
     TimeZone::UTC.to_timestamp(time).ok()
 }
 
-/// The files put aside of the log `name` in a folder, oldest first.
+/// The rotated files of the log `name` in a folder, oldest first.
 ///
 /// # Errors
 /// If the folder can't be read.
@@ -147,8 +148,8 @@ impl Lines {
         }
     }
 
-    /// Takes what came and appends whole lines (or parts that are long enough) in the file's format
-    /// to `out`.
+    /// Takes new output, and appends whole lines (or parts of the greatest length) in the file's
+    /// format to `out`.
     fn take(&mut self, mut bytes: &[u8], time: &Stamp, out: &mut Vec<u8>) {
         while !bytes.is_empty() {
             let end = bytes.iter().position(|&byte| byte == b'\n');
@@ -186,8 +187,8 @@ impl Lines {
     }
 }
 
-/// When a chunk came, and how its lines begin. Made once for each chunk, as one may be thousands of
-/// empty lines.
+/// When a chunk was read, as a time and as the start of its lines. Made once for each chunk, as a
+/// chunk may be thousands of empty lines.
 #[derive(Debug)]
 struct Stamp {
     time: Timestamp,
@@ -228,7 +229,7 @@ impl Writer {
         save(&mut self.file, &mut self.out, now.time);
     }
 
-    /// Writes what is left in the FIFO of one output, and its last line; what that was.
+    /// Writes what is left in the FIFO of one output, and its last line; returns what was left.
     fn write_rest(&mut self, output: usize, fifo: Receiver, now: &Stamp) -> Vec<u8> {
         let Self { file, out, .. } = self;
         let lines = &mut self.outputs[output];
@@ -285,12 +286,12 @@ impl Fifos {
         }
     }
 
-    /// Makes those of the outputs, where they aren't there yet.
+    /// Makes the FIFOs of the outputs, unless they exist.
     pub(crate) fn make(&self) -> io::Result<()> {
         Self::make_all(&[&self.stdout, &self.stderr])
     }
 
-    /// Makes that of the input, where it isn't there yet.
+    /// Makes the FIFO of the input, unless it exists.
     pub(crate) fn make_input(&self) -> io::Result<()> {
         Self::make_all(&[&self.stdin])
     }
@@ -336,7 +337,7 @@ struct Pump {
 /// All pumps, by container id.
 #[derive(Debug)]
 pub(crate) struct Pumps {
-    /// The folder that all logs lie below.
+    /// The folder of all logs.
     logs: PathBuf,
     /// Turns to write, given in the order of the requests.
     turns: Arc<Semaphore>,
@@ -353,7 +354,7 @@ impl Pumps {
         }
     }
 
-    /// Begins to read the container's output, unless that is so already.
+    /// Starts a pump for the container's output, unless it has one.
     pub(crate) fn begin(&self, id: &str, fifos: &Fifos, log: &Path) -> io::Result<()> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         if running.get(id).is_some_and(|pump| !pump.task.is_finished()) {
@@ -367,7 +368,7 @@ impl Pumps {
         let task = tokio::spawn({
             let taps = taps.clone();
             async move {
-                // Nothing comes back where the agent ends.
+                // It is `None` if the agent ends.
                 let _ended: Option<()> = pump(outputs, writer, &turns, &taps, stopped).await;
                 taps.close();
             }
@@ -376,14 +377,14 @@ impl Pumps {
         Ok(())
     }
 
-    /// The container's output from now on; `None` where it has ended, or is not read yet.
+    /// The container's output from now on; `None` if it has ended, or is not read yet.
     pub(crate) fn tap(&self, id: &str) -> Option<Tap> {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         running.get(id)?.taps.add()
     }
 
-    /// Reads what is left and ends. Assumption: the container's processes are gone and the shim has
-    /// copied all of their output, as it has when its task is deleted.
+    /// Has the pump read what is left, and ends it. Assumption: the container's processes are gone
+    /// and the shim has copied all of their output, as it has when its task is deleted.
     pub(crate) async fn finish(&self, id: &str) {
         let pump = self
             .running
@@ -404,7 +405,7 @@ impl Pumps {
     }
 }
 
-/// The task of one pump; ends after `stopped`, with all read that the FIFOs hold.
+/// The task of one pump; after `stopped` it reads all that the FIFOs hold, and ends.
 ///
 /// Each chunk waits for a thread, so that a container whose FIFOs are never empty leaves the
 /// runtime's workers to other tasks: waiting for readiness alone would not (a FIFO that is ready
@@ -418,7 +419,7 @@ async fn pump(
 ) -> Option<()> {
     loop {
         let [stdout, stderr] = &outputs;
-        // Readiness is not consumed by waiting for it, so every arm may be dropped at any time.
+        // Cancel-safe: waiting for readiness does not consume it, so every arm may be dropped.
         tokio::select! {
             _ = stdout.readable() => {}
             _ = stderr.readable() => {}

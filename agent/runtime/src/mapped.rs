@@ -1,9 +1,9 @@
-//! Layers of images for pods with user namespaces: files belong to the pod's own users, by a mount
-//! that shows ids of the file system as ids of the user namespace (`MOUNT_ATTR_IDMAP`,
-//! mount_setattr(2)). On the disk nothing changes, so that all pods share layers.
+//! Mounts layers of images for pods with user namespaces: files belong to the pod's own users, by
+//! an idmapped mount (`MOUNT_ATTR_IDMAP`, mount_setattr(2)). Nothing changes on the disk, so that
+//! all pods share layers.
 //!
-//! overlayfs itself can't be mounted so, but it takes layers that are. A container's own layer is
-//! no such mount: what the pod writes there belongs to the pod's ids on the disk, too.
+//! overlayfs itself can't be idmapped, but its layers can. A container's own layer is not idmapped:
+//! what the pod writes there belongs to the pod's ids on the disk, too.
 
 use crate::model::UserNamespace;
 use agent_containerd::{Error, ErrorClass};
@@ -24,12 +24,13 @@ const MAX_OPTIONS: usize = 4095;
 const LOWER: &str = "lowerdir=";
 const UPPER: &str = "upperdir=";
 
-/// The same mounts of a root file system, for a pod with a user namespace: layers of the image are
-/// those mounted at [`UserNamespace::layers`], and the container's own layer belongs to the pod's
-/// root.
+/// Changes the mounts of a root file system for a pod with a user namespace: layers of the image
+/// are replaced by those mounted at [`UserNamespace::layers`], and the container's own layer is
+/// given to the pod's root.
 ///
 /// # Errors
-/// The kernel refuses, or the snapshots don't lie as containerd's overlay snapshotter keeps them.
+/// The kernel refuses, or the snapshots are not in the folder layout of containerd's overlay
+/// snapshotter.
 pub(crate) fn mapped(mounts: Vec<Mount>, users: &UserNamespace) -> Result<Vec<Mount>, Error> {
     let fault = |error: io::Error| {
         let text = "give the image's files to the pod's users";
@@ -50,12 +51,12 @@ pub(crate) fn mapped(mounts: Vec<Mount>, users: &UserNamespace) -> Result<Vec<Mo
     mounts.collect::<io::Result<_>>().map_err(fault)
 }
 
-/// Shows the layers of an image, the topmost first, at `place`, where what an earlier agent showed
-/// goes. Returns where they are. With a user namespace its users own them. The file system there is
-/// one that nobody can write, whatever happens to its mounts: other images have the same layers.
+/// Mounts the layers of an image, the topmost first, at `place`, in place of an earlier agent's
+/// mount; returns `place`. With a user namespace, its users own the files. The file system is
+/// read-only itself, whatever the flags of later mounts of it: other images share the layers.
 ///
 /// # Errors
-/// There are none, or too many, or the kernel refuses them.
+/// There are no layers, or too many, or the kernel refuses them.
 pub fn show(
     place: &Path,
     layers: &[PathBuf],
@@ -70,7 +71,7 @@ pub fn show(
     while is_mount_point(&target) && detach(&target).is_ok() {}
     // No volume's name has a dot.
     let beside = |name: &str| place.with_extension(name);
-    // overlayfs can't be made of a single folder.
+    // overlayfs can't be mounted with a single folder.
     let nothing = beside("nothing");
     let whole = |mut shown: Vec<PathBuf>| {
         if shown.len() == 1 {
@@ -82,7 +83,7 @@ pub fn show(
     match users {
         None => whole(layers.to_vec())?,
         Some(users) => {
-            // overlayfs holds its layers itself, so that this mount may go.
+            // overlayfs keeps its layers, so that this mount can be detached.
             let beside = beside("layers");
             let shown = clone(layers, users, &beside).map_err(text);
             let shown = shown.and_then(whole);
@@ -116,8 +117,8 @@ fn joined(layers: &[PathBuf]) -> String {
     texts.join(":")
 }
 
-/// Where these layers are in a mapped mount, at `place`, of the folder in which all snapshots lie:
-/// a layer is `NUMBER/fs` there. It is one mount however many layers there are.
+/// Mounts the folder of all snapshots, idmapped, at `place`; returns the paths of these layers
+/// there (`NUMBER/fs`). One mount serves any number of layers.
 fn clone(layers: &[PathBuf], users: &UserNamespace, place: &Path) -> io::Result<Vec<PathBuf>> {
     let strange = || io::Error::other("the layers are in no folder of snapshots");
     let first = layers.first().and_then(|layer| layer.parent());
@@ -145,8 +146,8 @@ fn attach_to(folder: &Path, users: &UserNamespace, place: &Path) -> io::Result<(
     attached.map_err(io::Error::other)
 }
 
-/// Gives a container's own layer, which is still empty and has the owner that its image says, to
-/// the same id among the pod's users.
+/// Changes the owner of a container's own layer, which is still empty and belongs to the image's
+/// owner, to the same id of the pod's users.
 pub(crate) fn give(layer: &Path, first: u32) -> io::Result<()> {
     let found = layer.symlink_metadata()?;
     let own = |id: u32| {

@@ -1,17 +1,16 @@
 //! Finds out from a container's control group, at its end, whether memory ran out.
 //!
 //! containerd has an event for it. But an event is delivered once, to current subscribers only, and
-//! where a container ends at once, or its task is deleted before the shim has read the kernel's
-//! counter, there is none. The kernel's counter stays as long as the group, which is there until
-//! the task is deleted.
+//! there is none if a container ends at once, or its task is deleted before the shim has read the
+//! kernel's counter. The kernel's counter exists as long as the group, until the task is deleted.
 
 use std::path::{Path, PathBuf};
 
 /// The mount of control groups.
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// Whether the kernel ended a process in the group at `path` (as the OCI specification's
-/// `cgroupsPath` names it) for want of memory. False also if the group is gone or does not count.
+/// Whether the kernel killed a process in the group at `path` (the OCI specification's
+/// `cgroupsPath`) because memory ran out. False also if the group is gone or has no counter.
 pub(crate) fn ran_out(path: &str) -> bool {
     counted(Path::new(ROOT), path)
 }

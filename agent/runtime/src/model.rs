@@ -68,7 +68,7 @@ pub struct Mount {
     pub destination: String,
     /// No writes through this mount.
     pub read_only: bool,
-    /// Nothing there is executed.
+    /// No files there are executed.
     pub no_exec: bool,
     /// Which mounts below it are seen on both sides.
     pub propagation: agent_sys::attach::Propagation,
@@ -103,13 +103,13 @@ pub struct PodNamespaces {
 /// A user namespace and the ids of the machine that it maps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserNamespace {
-    /// Where it is held.
+    /// The file by which the namespace is held.
     pub namespace: PathBuf,
     /// The machine's id that id 0 of the namespace is mapped to; [`agent_sys::namespace::IDS`] ids
     /// are mapped.
     pub first: u32,
-    /// Where the engine may mount the layers of an image while a container is made. Its parent is
-    /// there, and the caller of [`Runtime::start`] removes what is left.
+    /// The folder at which the engine may mount the layers of an image while it makes a container.
+    /// Its parent exists, and the caller of [`Runtime::start`] removes what is left.
     pub layers: PathBuf,
 }
 
@@ -167,15 +167,15 @@ pub struct Resources {
     pub pids_limit: Option<u64>,
 }
 
-/// All that the engine must know to run one attempt of a container.
+/// All that the engine needs to run one attempt of a container.
 #[derive(Debug, Clone)]
 pub struct ContainerSpec {
     /// Identity.
     pub key: ContainerKey,
-    /// Image as written in the pod; it must be there ([`Runtime::obtain_image`]).
+    /// Image as written in the pod; it must be on the machine ([`Runtime::obtain_image`]).
     pub image: String,
     /// Digest of the image that its pod was shown to be entitled to ([`Image::digest`]); the
-    /// attempt starts from no other. None where nobody asked.
+    /// attempt starts from no other. `None` if that was not checked.
     pub image_digest: Option<String>,
     /// Replaces the image's entry point; then the image's arguments are dropped too.
     pub command: Option<Vec<String>>,
@@ -187,14 +187,14 @@ pub struct ContainerSpec {
     pub working_dir: Option<String>,
     /// Volumes and files, in order of mounting.
     pub mounts: Vec<Mount>,
-    /// Names of [`Layers`] that its mounts show; they are kept as long as the container.
+    /// Names of the [`Layers`] of its image volumes; they are kept as long as the container.
     pub keeps: Vec<String>,
     /// Namespaces of the host that it shares.
     pub shared: SharedNamespaces,
     /// Namespaces of its pod.
     pub pod: PodNamespaces,
     /// Id of the running container, or of the process of [`Runtime::share_processes`], whose PID
-    /// namespace it joins; none gives it one of its own.
+    /// namespace it joins; `None`: it gets one of its own.
     pub target: Option<String>,
     /// Replaces the image's user.
     pub user: Option<u32>,
@@ -202,14 +202,14 @@ pub struct ContainerSpec {
     pub group: Option<u32>,
     /// Further groups.
     pub supplemental_groups: Vec<u32>,
-    /// Whether the process has them beside the groups that the image names for its user.
+    /// Whether the process also gets the groups that the image lists for its user.
     pub groups_policy: GroupsPolicy,
     /// Capabilities.
     pub capabilities: Capabilities,
     /// What it may not do.
     pub confinement: Confinement,
-    /// All capabilities, no filter of system calls, and the machine's devices but its TPM. The
-    /// caller has checked that the machine's configuration allows that.
+    /// All capabilities, no seccomp filter, and the machine's devices except its TPM. The caller
+    /// has checked that the machine's configuration allows that.
     pub privileged: bool,
     /// What an unprivileged container sees of `/proc` (`procMount`): more than the default only in
     /// a pod with a user namespace. The caller has checked that the machine's configuration allows
@@ -224,15 +224,15 @@ pub struct ContainerSpec {
     /// The resources of the pod's spec, in the caller's own form; [`Container::needs`] returns
     /// them. At most 3 KiB.
     pub needs: Option<String>,
-    /// −1000 (last to die) … 1000.
+    /// −1000 (killed last) … 1000.
     pub oom_score_adj: i32,
     /// Absolute path of the cgroup above the container's own.
     pub cgroup_parent: String,
-    /// Whether it has a stdin, which clients that attach write to.
+    /// Whether it has a stdin, to which attached clients write.
     pub stdin: bool,
     /// Whether it has a terminal.
     pub tty: bool,
-    /// The back-off that came before this attempt; kept so that the next can be longer.
+    /// The back-off before this attempt; kept so that the next one can be longer.
     pub backoff: Option<Duration>,
     /// How often all containers of its pod were restarted together before: [`Container::round`].
     pub round: u32,
@@ -256,7 +256,7 @@ pub enum ExitCause {
 }
 
 impl ExitCause {
-    /// Upstream's word for an end with this exit code, in the container's status and in metrics.
+    /// Upstream's reason for an end with this exit code, in the container's status and in metrics.
     pub fn reason(&self, code: i32) -> &'static str {
         match self {
             Self::NotStarted(_) => "StartError",
@@ -272,9 +272,9 @@ impl ExitCause {
 /// The state of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ContainerState {
-    /// Made, and not known to have been started.
+    /// Created, and not known to have been started.
     Created,
-    /// Its first process lives.
+    /// Its first process runs.
     Running {
         /// When it was started.
         started_at: Timestamp,
@@ -306,14 +306,14 @@ pub struct Container {
     pub image_id: String,
     /// State.
     pub state: ContainerState,
-    /// The back-off that came before it.
+    /// The back-off before it.
     pub backoff: Option<Duration>,
     /// How often all containers of its pod were restarted together before it, as its
     /// [`ContainerSpec`] said.
     pub round: u32,
     /// Whether it was started since the machine booted.
     pub this_boot: bool,
-    /// The name of the signal by which it is asked to end: `SIGTERM`.
+    /// The name of its stop signal, such as `SIGTERM`.
     pub stop_signal: Option<String>,
     /// The resources that it was given last, as the caller wrote them ([`ContainerSpec::needs`]).
     pub needs: Option<String>,
@@ -336,7 +336,7 @@ pub struct User {
 /// What a command in a container printed and how it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecOutput {
-    /// Exit code; none where it took longer than it may, and was killed.
+    /// Exit code; `None` if it exceeded its limit, and was killed.
     pub code: Option<i32>,
     /// Both outputs together, cut at 10 KiB.
     pub output: Vec<u8>,
@@ -399,13 +399,13 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
     /// none.
     fn end_sharing<'a>(&'a self, pod_uid: &'a str) -> Pending<'a, ()>;
 
-    /// Asks the container to end, with the image's stop signal (SIGTERM where it names none).
+    /// Asks the container to end, with its stop signal: the pod's, else the image's, else SIGTERM.
     fn stop<'a>(&'a self, id: &'a str) -> Pending<'a, ()>;
 
     /// Ends all processes of the container at once.
     fn kill<'a>(&'a self, id: &'a str) -> Pending<'a, ()>;
 
-    /// Gives a running container other limits, and remembers what its pod says of them.
+    /// Sets other limits of a running container, and records its pod's resources (`needs`).
     fn resize<'a>(
         &'a self,
         id: &'a str,
@@ -414,8 +414,8 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
     ) -> Pending<'a, ()>;
 
     /// Removes the root file system of a container that has ended, with all that it wrote there.
-    /// [`Runtime::list`] goes on to show the container and its end, and its log stays. Nothing is
-    /// done where it is gone. After an error, the next call goes on where this one ended.
+    /// [`Runtime::list`] still shows the container and its end, and its log stays. No error if the
+    /// container does not exist. After an error, the next call continues where this one ended.
     fn empty<'a>(&'a self, id: &'a str) -> Pending<'a, ()>;
 
     /// Removes a container that doesn't run, with its root file system, however long that takes;
@@ -457,7 +457,7 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
     /// The folder of a container's writable layer; `None` once it is removed.
     fn layer<'a>(&'a self, id: &'a str) -> Pending<'a, Option<PathBuf>>;
 
-    /// Forgets an image; its data goes when nothing else uses it.
+    /// Forgets an image; its data is deleted when nothing else uses it.
     fn remove_image<'a>(&'a self, name: &'a str) -> Pending<'a, ()>;
 
     /// News; each receiver gets all of them from now on.

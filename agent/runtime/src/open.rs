@@ -14,9 +14,9 @@ use std::time::Duration;
 use tokio::net::unix::pipe::{OpenOptions, Sender};
 use tokio::time::{sleep, timeout};
 
-/// Longest wait for the shim to open the process's input; it opens it before it answers the start.
+/// Longest wait for the shim to open the process's input; it does so before it answers the start.
 const INPUT_LIMIT: Duration = Duration::from_secs(60);
-/// The pause between two attempts to open it.
+/// Pause between two attempts to open it.
 const INPUT_LOOK: Duration = Duration::from_millis(1);
 
 /// Starts a process in a running container.
@@ -33,8 +33,8 @@ pub(crate) async fn start(
     let cgroup = spec["linux"]["cgroupsPath"].as_str().unwrap_or_default();
     let control = Control::new(engine.channel.clone(), id, exec_id, folder.clone(), cgroup);
     let path = |wanted: bool, name: &str| wanted.then(|| folder.join(name));
-    // Both pipes are made whatever the client reads: without one for the errors, the engine's start
-    // of the process returns only at the process's end.
+    // Both pipes are made whatever the client reads: without one for stderr, the engine's start of
+    // the process returns only at the process's end.
     let terminal = command.outputs == Outputs::Terminal;
     let stdin = path(command.stdin, "stdin");
     let stdout = path(true, "stdout");
@@ -83,7 +83,7 @@ pub(crate) fn attach(engine: &Containerd, id: &str, stdin: bool) -> Result<Attac
     })
 }
 
-/// A container's input, where it has one that has not ended: then the shim reads it.
+/// A container's input, if it has one and the shim still reads it.
 fn input(path: &Path) -> std::io::Result<Option<Input>> {
     match OpenOptions::new().open_sender(path) {
         Ok(sender) => Ok(Some(Input(sender))),
@@ -107,8 +107,8 @@ fn make<'a>(folder: &Path, fifos: impl Iterator<Item = &'a PathBuf>) -> std::io:
     Ok(())
 }
 
-/// Opens the process's input for writing, once the shim reads it: bytes that are written before
-/// that are lost if the input ends at once.
+/// Opens the process's input for writing, once the shim reads it: bytes written earlier are lost if
+/// the input ends at once.
 async fn open_input(path: &Path) -> std::io::Result<Sender> {
     let opened = timeout(INPUT_LIMIT, async {
         loop {
@@ -125,7 +125,7 @@ async fn open_input(path: &Path) -> std::io::Result<Sender> {
         .unwrap_or_else(|_elapsed| Err(std::io::ErrorKind::TimedOut.into()))
 }
 
-/// The container's own process with other arguments and, where asked for, a terminal.
+/// The container's own process with other arguments and, if requested, a terminal.
 fn process(mut spec: Value, command: &Command) -> Value {
     let mut process = spec["process"].take();
     process["args"] = command.words.as_slice().into();

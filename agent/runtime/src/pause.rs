@@ -8,18 +8,18 @@
 //! Its file may be executed and not read, so that no other process can trace it or read its memory
 //! (`PR_SET_DUMPABLE`, ptrace(2)), not even a container that runs as its user.
 
-/// Its name in the file system that it has for itself.
+/// Its name in its own root file system.
 pub(crate) const NAME: &str = "pause";
 /// The mode of its file.
 pub(crate) const MODE: u32 = 0o111;
-/// Its user and group, which own nothing: those of upstream's.
+/// Its user and group, which own nothing: upstream's values.
 pub(crate) const USER: u32 = 65_535;
 
-/// Where it lies in memory, and the bytes before its instructions: the headers of the file.
+/// Its address in memory, and the bytes before its instructions: the headers of the file.
 const BASE: u64 = 0x40_0000;
 const HEADERS: u64 = 64 + 56;
 
-/// Instructions of x86-64, and what they use.
+/// Instructions of x86-64.
 const CODE: [u8; 36] = [
     0xb8, 13, 0, 0, 0, // mov eax, 13 (rt_sigaction)
     0xbf, 17, 0, 0, 0, // mov edi, 17 (SIGCHLD)
@@ -52,12 +52,13 @@ pub(crate) fn program() -> Vec<u8> {
     // An executable for x86-64, version 1.
     half(&mut file, &[2, 62]);
     word(&mut file, 1);
-    // Where it begins; where the segments are told, after this header; no sections; no flags.
+    // The entry point; the offset of the program headers, after this header; no sections; no flags.
     long(&mut file, &[BASE + HEADERS, 64, 0]);
     word(&mut file, 0);
-    // Sizes of this header and of a segment's, of which there is one; no sections.
+    // Sizes of this header and of a program header, of which there is one; no sections.
     half(&mut file, &[64, 56, 1, 0, 0, 0]);
-    // The segment: to be loaded, to be read and executed; all of the file, at its place, by pages.
+    // The segment: loaded, readable and executable; the whole file, at its address, aligned to
+    // pages.
     word(&mut file, 1);
     word(&mut file, 4 | 1);
     long(&mut file, &[0, BASE, BASE, size, size, 4096]);

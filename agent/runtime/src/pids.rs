@@ -1,4 +1,4 @@
-//! A process's numbers: it has one in each PID namespace from ours down to its own
+//! Translates PIDs: a process has one in each PID namespace from ours down to its own
 //! (`pid_namespaces(7)`), and the engine may be in another namespace than the agent.
 
 use nix::sys::signal::{Signal, kill};
@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 pub(crate) struct Depth(usize);
 
 impl Depth {
-    /// That of the program that listens at `socket`.
+    /// The depth of the program that listens at `socket`.
     ///
     /// # Errors
     /// Nobody listens, or the program can't be seen from here.
@@ -24,16 +24,16 @@ impl Depth {
         depth.map(Self).ok_or_else(unseen)
     }
 
-    /// Whether a process's status says that its number there is this one. Its numbers elsewhere are
-    /// another's there.
+    /// Whether the process with this status has this PID in the namespace. In another namespace it
+    /// may be the PID of another process.
     fn is(self, status: &str, pid: u32) -> bool {
         numbers(status).nth(self.0) == Some(pid)
     }
 }
 
-/// Kills a process, which the engine knows by this number, and what it started: all of its session
-/// that is in the control group `group`, so that a command of a shell ends with the shell. The
-/// runtime gives each process a session of its own.
+/// Kills the process with this PID in the engine's namespace, and what it started: its whole
+/// session, as far as it is in the control group `group`. So a shell's commands end with the shell.
+/// The runtime gives each process a session of its own.
 pub(crate) fn kill_session(group: &str, pid: u32, depth: Depth) {
     let members = members(group);
     let is_first = |member: &&i32| depth.is(&status(**member), pid);
@@ -43,13 +43,14 @@ pub(crate) fn kill_session(group: &str, pid: u32, depth: Depth) {
     for member in &members {
         let member = Pid::from_raw(*member);
         if getsid(Some(member)) == Ok(Pid::from_raw(*first)) {
-            // What has ended meanwhile needs no signal.
+            // A process that has ended meanwhile needs no signal.
             kill(member, Signal::SIGKILL).ok();
         }
     }
 }
 
-/// Our number of a process in the control group `group`, which the engine knows by this one.
+/// The PID in our namespace of a process in the control group `group` that has this PID in the
+/// engine's.
 pub(crate) fn own_number(group: &str, pid: u32, depth: Depth) -> Option<u32> {
     let all = members(group).into_iter();
     let mut all = all.filter(|member| depth.is(&status(*member), pid));
@@ -66,12 +67,12 @@ fn members(group: &str) -> Vec<i32> {
     lines.filter_map(|line| line.parse().ok()).collect()
 }
 
-/// The kernel's status of a process; none for one that has ended.
+/// The kernel's status of a process; empty if it has ended.
 fn status(pid: i32) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default()
 }
 
-/// A process's numbers by its status, ours first, that in its own namespace last.
+/// A process's PIDs from its status: in our namespace first, in its own last.
 fn numbers(status: &str) -> impl Iterator<Item = u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     let words = line.into_iter().flat_map(str::split_whitespace);

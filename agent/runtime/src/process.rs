@@ -1,11 +1,12 @@
-//! Processes beside a container's own whose streams a client holds: started, resized, ended.
+//! Processes in containers with streams for a client (exec), besides the container's own: their
+//! start, terminal size, and end.
 //!
 //! Such a process has what the container's own has (user, capabilities, system call filter, no new
 //! privileges, limits): its specification is the container's own with other arguments, and the
 //! runtime applies the container's filter to it.
 //!
-//! A process whose [`Control`] is dropped is killed with its session, so that a client that goes
-//! leaves nothing behind.
+//! A process whose [`Control`] is dropped is killed with its session, so that a client that
+//! disconnects leaves nothing behind.
 
 use crate::log::read_rest;
 use crate::pids::{Depth, kill_session};
@@ -29,27 +30,27 @@ const PROCESS_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Pr
 /// Bytes taken from an output at once.
 const CHUNK: usize = 32 * 1024;
 
-/// A process that a client wants beside a container's own.
+/// A process that a client runs in a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
     /// The program and its arguments.
     pub words: Vec<String>,
-    /// It reads what the client sends.
+    /// Whether it reads what the client sends.
     pub stdin: bool,
-    /// What it writes to.
+    /// Its outputs.
     pub outputs: Outputs,
 }
 
-/// What a process writes to.
+/// The outputs of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outputs {
     /// A terminal of its own, which has one output.
     Terminal,
-    /// A pipe for each output that the client reads; other output is dropped.
+    /// A pipe for each output. The caller drops an output that the client does not read.
     Pipes {
-        /// The first.
+        /// Whether the client reads stdout.
         stdout: bool,
-        /// The one for errors.
+        /// Whether the client reads stderr.
         stderr: bool,
     },
 }
@@ -59,13 +60,13 @@ pub enum Outputs {
 pub struct Output(pub(crate) Receiver);
 
 impl Output {
-    /// The next bytes, appended to `out`. It has no end of its own: the process's end is that of
-    /// [`Control::wait`].
+    /// The next bytes, appended to `out`. An output has no end of its own: [`Control::wait`]
+    /// returns at the process's end.
     ///
     /// Cancel-safe: what was read is in `out`.
     ///
     /// # Errors
-    /// `read(2)` fails for another reason than that nothing is there yet (`EAGAIN`).
+    /// `read(2)` fails for another reason than that no data is available yet (`EAGAIN`).
     pub async fn read(&self, out: &mut Vec<u8>) -> std::io::Result<()> {
         // A pipe that is never empty is always readable, and a loop that reads it would never let
         // other tasks run.
@@ -80,7 +81,7 @@ impl Output {
         }
     }
 
-    /// What is left once the process was cleared away: no more than a pipe holds.
+    /// What is left after [`Control::clear`]: no more than a pipe holds.
     pub fn rest(self) -> Vec<u8> {
         let mut rest = Vec::new();
         read_rest(self.0, |piece| rest.extend_from_slice(piece));
@@ -93,9 +94,9 @@ impl Output {
 pub struct Input(pub(crate) Sender);
 
 impl Input {
-    /// Writes some of the bytes, and says how many.
+    /// Writes some of the bytes; returns how many.
     ///
-    /// Cancel-safe: nothing was written where it is dropped.
+    /// Cancel-safe: if it is dropped, nothing was written.
     ///
     /// # Errors
     /// The process has closed its input (`EPIPE`), or has ended.
@@ -115,12 +116,12 @@ impl Input {
 /// A process that was started, with its streams.
 #[derive(Debug)]
 pub struct Process {
-    /// What it reads.
+    /// Its input.
     pub stdin: Option<Input>,
-    /// What it writes.
+    /// Its stdout, or its terminal's output.
     pub stdout: Option<Output>,
-    /// What it writes as errors; none where it has a terminal. A caller that does not want one of
-    /// them must read it all the same.
+    /// Its stderr; `None` if it has a terminal. The caller must read both outputs, also one that
+    /// the client does not read.
     pub stderr: Option<Output>,
     /// The process itself.
     pub control: Control,
@@ -129,11 +130,11 @@ pub struct Process {
 /// A container's own process, with streams for a client.
 #[derive(Debug)]
 pub struct Attached {
-    /// What it reads.
+    /// Its input.
     pub stdin: Option<Input>,
-    /// What it writes, from now on.
+    /// Its output from now on.
     pub output: Tap,
-    /// The process itself, which goes on when this is dropped.
+    /// The process itself, which continues when this is dropped.
     pub control: Control,
 }
 
@@ -144,9 +145,9 @@ pub struct Control {
     channel: Channel,
     container: String,
     exec_id: String,
-    /// Where its FIFOs are.
+    /// The folder of its FIFOs.
     folder: PathBuf,
-    /// Its PID, and the depth of the namespace in which it counts; none before the start.
+    /// Its PID in the engine's PID namespace, and that namespace's depth; `None` before the start.
     started: Option<(u32, Depth)>,
     /// The container's control group.
     cgroup: String,
@@ -162,7 +163,7 @@ pub(crate) fn any(process: &Value) -> Any {
 }
 
 impl Control {
-    /// One that is not started yet.
+    /// A process that is not started yet.
     pub(crate) fn new(
         channel: Channel,
         container: &str,
@@ -192,7 +193,7 @@ impl Control {
         TasksClient::new(self.channel.clone())
     }
 
-    /// Starts it, with FIFOs for its streams, by an engine that counts in the namespace `depth`.
+    /// Starts it, with FIFOs for its streams. `depth`: the engine's PID namespace.
     pub(crate) async fn begin(
         mut self,
         process: Value,
@@ -224,7 +225,7 @@ impl Control {
         Ok(self)
     }
 
-    /// Waits for the process's end, however long it takes; its exit code.
+    /// Waits for the process's end, however long it takes; returns its exit code.
     ///
     /// # Errors
     /// containerd is not reached, or does not know the process any more ([`ErrorClass::NotFound`]).
@@ -238,10 +239,10 @@ impl Control {
         Ok(i32::try_from(ended.into_inner().exit_status).unwrap_or(255))
     }
 
-    /// Says that no more input comes; the client's side of it is closed already.
+    /// Ends the process's input; the client's side of it is closed already.
     ///
     /// # Errors
-    /// containerd is not reached, or refuses. A process that is gone has no input, and is no error.
+    /// containerd is not reached, or refuses. It is no error if the process has ended.
     pub async fn end_input(&self) -> Result<(), Error> {
         let close = CloseIoRequest {
             container_id: self.container.clone(),
@@ -253,7 +254,7 @@ impl Control {
             .map_err(failed(ErrorClass::NotFound, "end the input of the command"))
     }
 
-    /// Gives the process's terminal another size.
+    /// Changes the size of the process's terminal.
     ///
     /// # Errors
     /// It has none, or the engine can't be asked.
@@ -271,8 +272,8 @@ impl Control {
         ))
     }
 
-    /// Clears a process away that has ended: the shim has copied what it wrote once this returns.
-    /// Its outputs must be read meanwhile, else the shim gives up after some seconds.
+    /// Removes an ended process: when this returns, the shim has copied all its output. Its outputs
+    /// must be read meanwhile, else the shim gives up after some seconds.
     pub async fn clear(mut self) {
         self.over = true;
         clear(self.tasks(), &self.container, &self.exec_id, &self.folder).await;
@@ -302,7 +303,7 @@ impl Drop for Control {
             };
             let killed = settled(tasks.kill(request(kill)).await, Code::NotFound);
             if let Err(status) = killed {
-                tracing::debug!(container, %status, "command not killed");
+                tracing::debug!(container, %status, "cannot kill a command");
             }
             let wait = WaitRequest {
                 container_id: container.clone(),
@@ -322,9 +323,9 @@ async fn clear(mut tasks: TasksClient<Channel>, container: &str, exec_id: &str, 
     };
     let deleted = settled(tasks.delete_process(request(delete)).await, Code::NotFound);
     if let Err(status) = deleted {
-        tracing::debug!(container, %status, "command not cleared away");
+        tracing::debug!(container, %status, "cannot delete an ended command");
     }
-    // Nothing is lost where this fails: /run is empty after a boot.
+    // Nothing is lost if this fails: /run is empty after a boot.
     drop(std::fs::remove_dir_all(folder));
 }
 

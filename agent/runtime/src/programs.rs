@@ -1,7 +1,7 @@
-//! Which shim and which runtime containerd starts for a container.
+//! Determines which shim and which runtime containerd starts for a container.
 //!
 //! containerd looks a shim up by its name in its search path, and the shim does the same for the
-//! runtime. Where both are named by absolute paths, no search path decides what runs as root.
+//! runtime. If both are absolute paths, no search path decides what runs as root.
 
 use containerd_client::services::v1::container::Runtime;
 use prost::Message as _;
@@ -23,11 +23,11 @@ pub struct Programs {
     pub runtime: PathBuf,
 }
 
-/// What is used here of `containerd.runc.v1.Options` (containerd 1.7,
+/// The fields of `containerd.runc.v1.Options` that are used here (containerd 1.7,
 /// api/types/runc/options/oci.proto).
 #[derive(Clone, PartialEq, prost::Message)]
 struct ShimOptions {
-    /// Who owns the pipes that are a process's outputs; 0 is written as nothing.
+    /// The owner of the pipes of a process's outputs; 0 is not encoded.
     #[prost(uint32, tag = "4")]
     io_uid: u32,
     #[prost(uint32, tag = "5")]
@@ -60,7 +60,7 @@ mod tests {
     use super::{Programs, runtime};
 
     #[test]
-    fn paths_are_named_whole_where_they_are_known() {
+    fn absolute_paths_are_used_if_they_are_known() {
         let programs = Programs {
             shim: "/usr/bin/shim".into(),
             runtime: "/usr/bin/crun".into(),

@@ -1,5 +1,5 @@
-//! The root file system of a container before it is mounted: its layers, which are folders on the
-//! host.
+//! Checks the root file system of a container before it is mounted: its layers, which are folders
+//! on the host, and the places of its volumes.
 
 use agent_containerd::{Error, ErrorClass};
 use containerd_client::types::Mount;
@@ -35,11 +35,11 @@ pub(crate) fn layers(mounts: &[Mount]) -> Vec<PathBuf> {
 /// Refuses a root in which `/dev` is anything but a folder.
 ///
 /// The runtime makes devices and links in `/dev` while it still sees the machine's files: a link
-/// there would lead it to a folder of the machine (CVE-2026-47766 of crun before 1.28). Where the
-/// root has none, the runtime makes a folder.
+/// there would lead it to a folder of the machine (CVE-2026-47766 of crun before 1.28). If the root
+/// has no `/dev`, the runtime makes a folder.
 ///
 /// # Errors
-/// There is something else, or a layer can't be read.
+/// `/dev` is something else, or a layer can't be read.
 pub(crate) fn check(layers: &[PathBuf]) -> Result<(), Error> {
     for layer in layers {
         let found = match layer.join("dev").symlink_metadata() {
@@ -53,7 +53,7 @@ pub(crate) fn check(layers: &[PathBuf]) -> Result<(), Error> {
         if found.is_dir() || hides {
             return Ok(());
         }
-        let text = "/dev of the image is a link or a file: it must be a folder, or not there";
+        let text = "/dev of the image is a link or a file: it must be a folder, or not exist";
         return Err(Error::new(ErrorClass::Create, text));
     }
     Ok(())
@@ -65,18 +65,18 @@ pub(crate) fn is_in_dev(destination: &str) -> bool {
     names.first().is_some_and(|first| *first == "dev")
 }
 
-/// Refuses volumes by which a pod could choose where the runtime makes files of the machine: it
-/// makes `console`, devices and links in the container's `/dev` while it still sees the machine's
-/// files, and follows a link there.
+/// Refuses volumes by which a pod could make the runtime create files on the machine: it makes
+/// `console`, devices and links in the container's `/dev` while it still sees the machine's files,
+/// and follows a link there.
 ///
 /// - At `/dev`: it would be the pod's folder, with the pod's links.
 /// - At `/dev/null`: crun takes the file there for the device, and gives it to the user that it
 ///   runs as.
-/// - Below `/dev`, in another volume or in `/dev/shm`: what lies there is the pod's, and a link of
-///   it could lead the volume to `/dev`. Others below `/dev` are no danger: they are mounted in the
+/// - Below `/dev`, in another volume or in `/dev/shm`: the content there is the pod's, and a link
+///   in it could lead the volume to `/dev`. Others below `/dev` are safe: they are mounted in the
 ///   container's own `/dev`, in which there are no links yet.
-/// - With `..`, which may lead elsewhere than its text says, through a link before it.
-/// - At `/`: into which of the two roots crun then puts devices depends on its version. On nodes
+/// - With `..`, which may lead elsewhere than by name, after a link.
+/// - At `/`: in which of the two roots crun then makes devices depends on its version. On nodes
 ///   with runc such a container does not start either (since 1.2.8, 1.3.3 and 1.4).
 ///
 /// # Errors
@@ -92,7 +92,8 @@ pub(crate) fn check_volumes(destinations: &[&str]) -> Result<(), Error> {
     }
 }
 
-/// What is wrong with a volume at `destination`, which has these names, beside those at `places`.
+/// What is wrong with a volume at `destination`, with these path components, besides volumes at
+/// `places`.
 fn fault(destination: &str, names: &[&OsStr], places: &HashSet<&[&OsStr]>) -> Option<&'static str> {
     let mut parts = Path::new(destination).components();
     if names.is_empty() {
@@ -115,7 +116,7 @@ fn fault(destination: &str, names: &[&OsStr], places: &HashSet<&[&OsStr]>) -> Op
     )
 }
 
-/// The names on the way to a mount, `..` resolved by the text.
+/// The components of a mount's path, with `..` resolved by name.
 fn names(destination: &str) -> Vec<&OsStr> {
     let mut names = Vec::new();
     for part in Path::new(destination).components() {

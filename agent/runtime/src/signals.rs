@@ -1,4 +1,4 @@
-//! Signals by which containers are asked to end: their names and numbers.
+//! Converts the names and numbers of containers' stop signals.
 
 /// A signal by number or name (`SIGTERM`, `TERM`, `15`), as images write it.
 pub(crate) fn signal_number(text: &str) -> Option<u32> {

@@ -1,4 +1,5 @@
-//! The OCI runtime specification of a container, from the pod's spec and its image's configuration.
+//! Writes the OCI runtime specification of a container, from the pod's spec and its image's
+//! configuration.
 
 mod mounts;
 
@@ -14,26 +15,26 @@ use std::collections::HashMap;
 
 /// `PATH` of images that name none (as other engines do).
 const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// The greatest id of a user or group that a pod can name (upstream's), and images can't exceed:
-/// pods with user namespaces have the ids above.
+/// The greatest user or group id of pods (upstream's limit) and images: the ids above belong to
+/// pods with user namespaces.
 const MAX_ID: u32 = (1 << 31) - 1;
 /// Period of CPU limits in microseconds, the kernel's default.
 const CPU_PERIOD: u64 = 100_000;
 
-/// What the specification needs to know of the machine.
+/// The machine's properties that the specification depends on.
 #[derive(Debug, Clone)]
 pub(crate) struct Host {
-    /// One cgroup tree (version 2).
+    /// Whether it has cgroup v2 only (one tree).
     pub(crate) unified_cgroups: bool,
-    /// Capabilities that there are to give, by their bits: the agent's own.
+    /// The capabilities that can be granted, by their bits: the agent's own.
     pub(crate) capabilities: u64,
-    /// Lowest `oom_score_adj` that may be set, where the agent can't lower it at will.
+    /// Lowest `oom_score_adj` that may be set, if the agent can't lower it further.
     pub(crate) lowest_oom_score: Option<i32>,
     /// Its TPMs, which no container gets.
     pub(crate) tpms: Tpms,
     /// Its other devices, which privileged containers get.
     pub(crate) devices: Vec<Device>,
-    /// First process of the container whose processes this one is to see.
+    /// First process of the container whose PID namespace this one joins.
     pub(crate) target: Option<u32>,
 }
 
@@ -70,11 +71,11 @@ pub(crate) fn runtime_spec(
     if let Some(users) = &spec.pod.users {
         if spec.privileged {
             return Err(config(
-                "a pod with users of its own has no privileged container",
+                "a pod with hostUsers: false can't have a privileged container",
             ));
         }
-        // The runtime enters the namespace, which has its map already; containerd reads here to
-        // whom the container's folder belongs.
+        // The runtime enters the namespace, which has its map already; containerd gets the owner of
+        // the container's folder from this one.
         let map = json!([{"containerID": 0, "hostID": users.first, "size": IDS}]);
         linux["uidMappings"] = map.clone();
         linux["gidMappings"] = map;
@@ -128,7 +129,7 @@ fn process(
     let mut ids = [uid, gid].into_iter().chain(groups.iter().copied());
     if let Some(id) = ids.find(|id| *id > most) {
         return Err(config(format!(
-            "{who} has the ids 0 to {most}, and {id} is none of them"
+            "{id} is no user or group id of {who}: use one of 0 to {most}"
         )));
     }
     Ok(json!({
@@ -170,7 +171,7 @@ fn arguments(spec: &ContainerSpec, image: &ImageDefaults) -> Result<Vec<String>,
 /// The image's variables, then the pod's over them; a later one of the same name wins.
 fn environment(spec: &ContainerSpec, image: &ImageDefaults) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
-    // An image may have as many as fill its configuration, so each is looked up in a map.
+    // An image's configuration may hold very many variables, so each is looked up in a map.
     let mut places: HashMap<String, usize> = HashMap::new();
     let mut set = |entry: String| {
         let name = entry.split('=').next().unwrap_or_default().to_owned();
@@ -231,14 +232,13 @@ fn resources(spec: &ContainerSpec, host: &Host) -> Value {
     let mut all = limits(&spec.resources, host.unified_cgroups);
     all["devices"] = json!(agent_confine::device_rules(&host.tpms, spec.privileged));
     if host.unified_cgroups {
-        // Also where there is no limit of memory yet: one may come later.
+        // Also without a memory limit: one may be set later.
         all["unified"] = json!({"memory.oom.group": "1"});
     }
     all
 }
 
-/// Limits alone, as a container that runs can be given others. A limit of memory or CPU that is not
-/// set is left out.
+/// Only the limits, which can change while a container runs. A limit that is not set is left out.
 pub(crate) fn limits(wanted: &Resources, unified_cgroups: bool) -> Value {
     let shares = (wanted.cpu_request_millis.saturating_mul(1024) / 1000).clamp(2, 262_144);
     let mut all = json!({"cpu": {"shares": shares}});

@@ -1,5 +1,5 @@
-//! A container's specification: in memory, where what containerd starts reads it there, or in
-//! containerd's database.
+//! Keeps a container's OCI specification: in a file on a tmpfs, if the runtime that containerd
+//! starts reads it there, or in containerd's database.
 
 use crate::containerd::{Containerd, Options};
 use crate::labels;
@@ -13,7 +13,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-/// Keeps the specification of the container `id` where it is not containerd that keeps it.
+/// Writes the specification of the container `id` to its file, unless containerd keeps it.
 ///
 /// # Errors
 /// The file can't be written ([`ErrorClass::Create`]).
@@ -27,14 +27,15 @@ pub(crate) fn keep(options: &Options, id: &str, whole: &Value) -> Result<(), Err
     })
 }
 
-/// What containerd gets of a container's specification.
+/// The part of a container's specification that containerd gets.
 pub(crate) fn given(options: &Options, whole: &Value) -> Any {
     if options.programs.is_none() {
         return any(whole);
     }
-    // Without process ids of its own the shim ends all processes of a container with the first one,
-    // so it must know of those. The control group is looked at when the container has ended
-    // (crate::memory). By the ids containerd lets a pod's root into the container's folder.
+    // If a container has no PID namespace of its own, the shim kills all its processes with the
+    // first one: so it needs the namespaces. The control group is read when the container has ended
+    // (crate::memory). By the id mappings, containerd gives a pod's root access to the container's
+    // folder.
     let linux = ["namespaces", "cgroupsPath", "uidMappings", "gidMappings"];
     let linux = linux.map(|key| (key.to_owned(), whole["linux"][key].clone()));
     let linux: Map<String, Value> = linux.into_iter().collect();

@@ -1,6 +1,6 @@
-//! Clients that read a container's output beside its log.
+//! Sends a container's output to attached clients, besides its log.
 //!
-//! The log comes first: what a client is sent is in the log already. A client that does not read
+//! The log comes first: output is in the log before a client gets it. A client that does not read
 //! delays the container for a short time, then it is cut off.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,12 +9,12 @@ use std::time::Duration;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::{Instant, timeout_at};
 
-/// Pieces that wait for a client; each has 8 KiB at most, but for the last.
+/// Pieces that wait for a client; each has 8 KiB at most, except the last.
 const PIECES: usize = 32;
 /// How long a client may read nothing while its pieces wait.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Which output.
+/// An output of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
     /// Standard output; a terminal's only one.
@@ -36,13 +36,13 @@ pub struct Tap {
 impl Tap {
     /// The next bytes, of one output; `None` at the end.
     ///
-    /// Cancel-safe: nothing was taken where it is dropped.
+    /// Cancel-safe: if it is dropped, nothing was taken.
     pub async fn next(&mut self) -> Option<Piece> {
         self.pieces.recv().await
     }
 
-    /// Whether the end came because nothing was read for too long, and not because the container
-    /// has ended.
+    /// Whether the end came because the client read nothing for too long, and not because the
+    /// container has ended.
     pub fn was_cut(&self) -> bool {
         self.cut.load(Ordering::Acquire)
     }
@@ -59,7 +59,7 @@ struct Client {
 pub(crate) struct Taps(Mutex<Option<Vec<Client>>>);
 
 impl Taps {
-    /// None so far.
+    /// No clients yet.
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self(Mutex::new(Some(Vec::new()))))
     }
@@ -82,7 +82,7 @@ impl Taps {
         })
     }
 
-    /// Hands bytes to all clients, and cuts those that take none in time.
+    /// Sends bytes to all clients, and cuts off those that take none in time.
     pub(crate) async fn send(&self, stream: Stream, bytes: &[u8]) {
         let clients = self.with(|clients| clients.clone().unwrap_or_default());
         if clients.is_empty() || bytes.is_empty() {
@@ -106,7 +106,7 @@ impl Taps {
         }
     }
 
-    /// The output has ended: clients read what they were sent, and then its end.
+    /// Ends the output: clients read what they were sent, and then the end.
     pub(crate) fn close(&self) {
         self.with(|clients| *clients = None);
     }

@@ -1,5 +1,5 @@
-//! User and groups of a container's process: ids for the names in images, from the image's own
-//! files.
+//! Determines user and groups of a container's process: ids for the names in images, from the
+//! image's own files.
 //!
 //! The files are read from the layers' directories on the host, without a mount. Nothing of the
 //! image is trusted: symbolic links are not followed, sizes are bounded.
@@ -12,12 +12,12 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Largest passwd or group file that is looked at.
+/// Most bytes of a passwd or group file that are read.
 const MAX_FILE: u64 = 1 << 20;
-/// Most groups that a process is given from the image.
+/// Most groups that a process gets from the image.
 const MAX_GROUPS: usize = 1024;
-/// The highest number of a user or group, as in pods' specs. The last one of 32 bits says "as it
-/// is" to setresuid(2): the process would stay root.
+/// The highest user or group id, as in pods' specs. To setresuid(2), `u32::MAX` means "no change":
+/// the process would stay root.
 const MAX_ID: u32 = i32::MAX.unsigned_abs();
 
 /// User and group ids of a process.
@@ -29,8 +29,8 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// User and groups of a container's first process: the groups that its pod names, and those of
-    /// the image where the pod wants them.
+    /// User and groups of a container's first process: the pod's groups, and the image's by the
+    /// pod's policy.
     pub(crate) fn user(&self, spec: &ContainerSpec) -> User {
         let mut groups = match spec.groups_policy {
             GroupsPolicy::Merge => self.groups.clone(),
@@ -47,7 +47,7 @@ impl Identity {
     }
 }
 
-/// User and group ids that the pod's spec asks for.
+/// User and group ids in the pod's spec.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestedIds {
     pub(crate) user: Option<u32>,
@@ -70,8 +70,8 @@ impl Accounts {
         }
     }
 
-    /// The numbers for the image's user (`name|uid[:group|gid]`) and the ids in the pod's spec,
-    /// which win.
+    /// The ids for the image's user (`name|uid[:group|gid]`) and the ids in the pod's spec, which
+    /// take precedence.
     pub(crate) fn identity(
         &self,
         image_user: &str,
@@ -128,9 +128,8 @@ impl Accounts {
         }
     }
 
-    /// Gives a process of this user its home in the variables of its specification, where nobody
-    /// has named another. Without one the runtime looks for it in the container's own file of
-    /// accounts, and waits as long as that keeps it waiting.
+    /// Sets `HOME` for a process of this user in its specification, unless it is set. Without it
+    /// the runtime reads the container's own passwd file, and blocks as long as that does.
     pub(crate) fn give_home(&self, uid: u32, specification: &mut Value) {
         let Some(all) = specification["process"]["env"].as_array_mut() else {
             return;
@@ -207,7 +206,7 @@ fn unknown(what: &str, name: &str) -> Error {
     )
 }
 
-/// The file `etc/<name>` of the topmost layer that has it; empty where none does.
+/// The file `etc/<name>` of the topmost layer that has it; empty if none does.
 fn read_in(layers: &[PathBuf], name: &str) -> String {
     layers
         .iter()

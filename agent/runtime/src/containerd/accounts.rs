@@ -1,4 +1,4 @@
-//! The `passwd` and `group` files of images, read once for each image: a layer never changes.
+//! Reads the `passwd` and `group` files of images, once for each image: a layer never changes.
 //!
 //! They are read before a container is created, so that its OCI specification is complete at once:
 //! each later change of its record makes containerd flush its database to the disk twice.
@@ -13,11 +13,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Most images whose accounts are remembered; then all are forgotten.
 const MAX_IMAGES: usize = 128;
-/// Longest accounts of one image that are remembered, in bytes: its author decides their length.
+/// Most bytes of one image's accounts that are remembered: its author controls their length.
 const MAX_ACCOUNTS: usize = 16 << 10;
 
-/// Accounts by the name of the snapshot of an image's topmost layer. That name is the chain id: it
-/// follows from the digests of all layers.
+/// Accounts by the name of the snapshot of an image's topmost layer. That name is the chain id, a
+/// digest over all layers.
 #[derive(Debug, Default)]
 pub(super) struct Remembered(Mutex<HashMap<String, Arc<Accounts>>>);
 

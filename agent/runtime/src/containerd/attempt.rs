@@ -1,4 +1,4 @@
-//! The start of an attempt: its record, its root file system, its task.
+//! Starts an attempt: makes its record, its root file system and its task.
 
 use super::Containerd;
 use super::mounts::with_state;
@@ -28,17 +28,17 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A task that takes longer to be made has failed: an emulated machine takes seconds. What is made
-/// holds a turn that other pods wait for.
+/// Time limit for creating a task: an emulated machine takes seconds. Meanwhile the start holds a
+/// turn that other pods wait for.
 const CREATE_LIMIT: Duration = Duration::from_secs(60);
 /// Exit code of an attempt whose first process could not be started (upstream's).
 const CODE_START_ERROR: i32 = 128;
 
-/// What a container is to be, as its image and its pod decide.
+/// What image and pod determine of a container, before it is made.
 struct Draft {
     specification: Value,
     user: User,
-    /// The process that the specification names.
+    /// The process whose PID namespace the specification names.
     target: Option<u32>,
 }
 
@@ -90,10 +90,10 @@ impl Containerd {
         }
     }
 
-    /// Decides what a container is to be; nothing is made yet.
+    /// Determines the specification of a container; nothing is made yet.
     ///
     /// # Errors
-    /// The image or the pod asks for what a container can't have.
+    /// The image or the pod requires what a container can't have.
     async fn draft(&self, spec: &ContainerSpec, id: &str, ready: &Ready) -> Result<Draft, Error> {
         let accounts = self.accounts_of(ready).await?;
         if !spec.privileged {
@@ -180,8 +180,8 @@ impl Containerd {
         created.map(drop).map_err(fail)
     }
 
-    /// The first process of the container whose processes this one is to see; none where it asks
-    /// for none.
+    /// The first process of the container whose PID namespace this one joins; `None` if it joins
+    /// none.
     ///
     /// # Errors
     /// That container doesn't run.
@@ -192,14 +192,14 @@ impl Containerd {
         let task = with_state(|| self.task(id)).await?;
         let running = task.filter(|task| task.status == TaskStatus::Running as i32);
         let name = &spec.key.container;
-        let text = format!("the container that {name} is to look into does not run");
+        let text = format!("the container whose processes {name} shares does not run");
         running
             .map(|task| Some(task.pid))
             .ok_or_else(|| Error::new(ErrorClass::Create, text))
     }
 
-    /// Gives a recorded container its specification and its root file system, which is what is
-    /// returned.
+    /// Writes the specification of a recorded container, and makes its root file system; returns
+    /// the latter's mounts.
     async fn fill(
         &self,
         spec: &ContainerSpec,
@@ -227,7 +227,7 @@ impl Containerd {
         })?
     }
 
-    /// The machine as it is now: devices come and go.
+    /// The machine's present properties: devices can change.
     fn host_for(&self, spec: &ContainerSpec) -> Host {
         let devices = if spec.privileged {
             agent_confine::devices(Path::new("/dev"), &self.host.tpms)
@@ -248,7 +248,7 @@ impl Containerd {
             labels: HashMap::new(),
         };
         let prepared = match self.snapshots().prepare(request(prepare.clone())).await {
-            // A start that was cut off has left it.
+            // An interrupted start has left it.
             Err(status) if status.code() == Code::AlreadyExists => {
                 let remove = RemoveSnapshotRequest {
                     snapshotter: SNAPSHOTTER.to_owned(),
@@ -263,7 +263,7 @@ impl Containerd {
         Ok(prepared?.into_inner().mounts)
     }
 
-    /// Begins to read the container's output, and makes its input if it has one.
+    /// Starts to read the container's output, and makes its input if it has one.
     fn open_fifos(&self, spec: &ContainerSpec, id: &str) -> Result<Fifos, Error> {
         let fifos = Fifos::of(&self.options.fifos, id);
         self.pumps
@@ -307,16 +307,16 @@ impl Containerd {
         // The PID could have been reused between the lookup and the start. It was not, if the
         // container still has it: no process gets the PID of a living one.
         if self.target(spec).await? != target {
-            let text = "the container to look into was started anew meanwhile";
+            let text = "the container whose processes it shares was restarted meanwhile";
             return Err(Error::new(ErrorClass::Start, text));
         }
         let start = StartRequest {
             container_id: id.to_owned(),
             exec_id: String::new(),
         };
-        // Both at once: the note waits for the disk, which takes as long as the start. If the
-        // machine goes down meanwhile, nobody knows whether it ran, and the note says that it may
-        // have.
+        // Concurrently: writing the label waits for the disk, which takes as long as the start. If
+        // the machine goes down meanwhile, it is unknown whether the container ran, and the label
+        // marks it as possibly started.
         let noted = vec![(labels::STARTED, Timestamp::now().to_string())];
         let mut tasks = self.tasks();
         let (started, noted) = tokio::join!(tasks.start(request(start)), self.note(id, noted));
@@ -326,7 +326,7 @@ impl Containerd {
     }
 }
 
-/// The task of a container, as containerd is to make it.
+/// The request for the task of a container.
 fn task_of(spec: &ContainerSpec, id: &str, fifos: &Fifos, rootfs: Vec<Mount>) -> CreateTaskRequest {
     let text = |path: &PathBuf| path.to_string_lossy().into_owned();
     CreateTaskRequest {

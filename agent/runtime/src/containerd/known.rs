@@ -1,21 +1,21 @@
-//! The ids of each pod's containers, so that a look at one pod reads that pod's records alone.
+//! The ids of each pod's containers, so that a list of one pod reads only that pod's records.
 //!
 //! containerd has no index: a list by label reads the records of all pods, each with its
-//! specification of some 10 KiB, so that looks at `n` pods would read `n²` records.
+//! specification of some 10 KiB, so that lists of `n` pods would read `n²` records.
 //!
-//! Assumption: while this engine lives, nothing else makes containers of pods in its namespace.
-//! What something else removes has an id here and no record, and is not shown.
+//! Assumption: while this engine lives, nothing else makes containers of pods in its namespace. A
+//! container that something else removes has an id here but no record, and is not listed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The ids that there may be.
+/// The ids of containers that may exist.
 #[derive(Debug, Default)]
 pub(super) struct Known(Mutex<Ids>);
 
 #[derive(Debug, Default)]
 struct Ids {
-    /// Whether those of an earlier engine are among them.
+    /// Whether the ids include those of an earlier agent: all containers have been listed.
     whole: bool,
     of_pod: HashMap<String, BTreeSet<String>>,
     starting: BTreeSet<String>,
@@ -40,7 +40,7 @@ impl Known {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The ids of a pod's containers, sorted; none before all containers were listed once.
+    /// The ids of a pod's containers, sorted; `None` before all containers have been listed.
     pub(super) fn of_pod(&self, uid: &str) -> Option<Vec<String>> {
         let ids = self.ids();
         let of_pod = || ids.of_pod.get(uid).into_iter().flatten().cloned().collect();
@@ -54,8 +54,8 @@ impl Known {
         of_pod.insert(id.to_owned());
     }
 
-    /// Notes that a container is being started. Its record may say that it has started before it
-    /// has, so that a task that is not there is none that has ended.
+    /// Records that a container is being started. Its labels may have a start time before it has
+    /// started: then a missing task is not one that has ended.
     pub(super) fn start<'a>(&'a self, id: &'a str) -> Starting<'a> {
         self.ids().starting.insert(id.to_owned());
         Starting { known: self, id }
@@ -66,8 +66,8 @@ impl Known {
         self.ids().starting.contains(id)
     }
 
-    /// Replaces the ids by those of a whole list. Containers that were made since the list was
-    /// begun stay.
+    /// Adds the ids of a whole list. Known ids stay, since containers may have been made after the
+    /// list was read.
     pub(super) fn add_all<'a>(&self, listed: impl Iterator<Item = (&'a str, &'a str)>) {
         for (uid, id) in listed {
             self.add(uid, id);

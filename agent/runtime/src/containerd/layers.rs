@@ -1,4 +1,4 @@
-//! The layers of an image as folders, for volumes that show an image.
+//! Finds the layers of an image as folders, for image volumes.
 
 use super::Containerd;
 use crate::model::Layers;
@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use tokio::sync::MutexGuard;
 
 impl Containerd {
-    /// The layers of an image that is here with this digest.
+    /// The layers of an image that is on the machine with this digest.
     pub(super) async fn layers_of(&self, image: &str, digest: &str) -> Result<Layers, Error> {
         let reference = self.images.reference(image)?;
         let found = self.images.find(&reference).await?;
@@ -34,8 +34,9 @@ impl Containerd {
         })
     }
 
-    /// What a view of a snapshot is mounted from. The view itself is not needed: what it looks at
-    /// stays with its image. To be asked for in turn, as two of one snapshot have one name.
+    /// The mounts of a view of a snapshot. The view itself is removed again: its folders stay as
+    /// long as the image. `_turn` excludes a second view of the snapshot, which would have the same
+    /// name.
     pub(super) async fn view(
         &self,
         parent: &str,

@@ -1,4 +1,4 @@
-//! A look at the mounts of a container that was made and does not run yet.
+//! Checks the mounts of a container that was created and does not run yet.
 
 use super::Containerd;
 use crate::model::{ContainerSpec, Mount};
@@ -11,17 +11,17 @@ use containerd_client::types::v1::{Process, Status};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// How long a task's state is asked for while its shim does not answer containerd in time (2 s), as
+/// How long a task's state is queried while its shim does not answer containerd in time (2 s), as
 /// on a busy machine.
 const STATE_LIMIT: Duration = Duration::from_secs(60);
-/// Pause between two questions.
+/// Pause between two queries.
 const STATE_PAUSE: Duration = Duration::from_millis(500);
 
 impl Containerd {
-    /// Makes sure that what the container sees is what it was to see, and no more can be done with
-    /// it, before its first process, which the engine knows by this number, runs anything: see
-    /// [`mount_fault`]. Devices in its image, and those that it makes in its own layer, open for
-    /// nobody from then on.
+    /// Makes sure, before the container's first process runs anything, that its mounts are the
+    /// requested ones, with their flags: see [`mount_fault`]. From then on, devices in its image,
+    /// and those that it makes in its own layer, can't be opened. `pid`: the first process, in the
+    /// engine's PID namespace.
     ///
     /// # Errors
     /// Something else was mounted, or the process has ended. The container must not be started
@@ -50,14 +50,14 @@ impl Containerd {
             let wanted: Vec<_> = wanted.collect::<agent_sys::Result<_>>()?;
             Ok(mount_fault(&wanted.concat(), &mounts))
         });
-        // No process got the number meanwhile, if the container's still has it.
+        // No other process got the PID meanwhile, if the container's first process still has it.
         let (task, found) = tokio::join!(with_state(|| self.task(id)), compared);
         let (task, found) = (task?, found?);
         let is_made = |task: &Process| task.pid == pid && task.status == Status::Created as i32;
         if task.as_ref().is_some_and(is_unknown) {
             let seconds = STATE_LIMIT.as_secs();
             return Err(fault(format!(
-                "containerd did not learn in {seconds} s whether its process is there"
+                "containerd did not learn in {seconds} s whether its process exists"
             )));
         }
         if !task.as_ref().is_some_and(is_made) {
@@ -67,8 +67,8 @@ impl Containerd {
             let cure = "mount volumes at paths that lead through no symbolic link of a volume";
             return Err(fault(format!("{found}; {cure}")));
         }
-        // The runtime drops what its root's mount refuses, so it can't be said before. Devices are
-        // in the container's /dev alone.
+        // The runtime drops flags of the root's mount, so this one can't be set before. Devices are
+        // only in the container's /dev.
         blocking(move || namespace.ignore_devices_of_root()).await
     }
 }
@@ -77,7 +77,7 @@ fn is_unknown(task: &Process) -> bool {
     task.status == Status::Unknown as i32
 }
 
-/// Looks at a task until its state is known, but not for ever.
+/// Queries a task until its state is known, at most for [`STATE_LIMIT`].
 pub(super) async fn with_state<F>(mut look: impl FnMut() -> F) -> Result<Option<Process>, Error>
 where
     F: Future<Output = Result<Option<Process>, Error>>,
@@ -118,7 +118,7 @@ mod tests {
     async fn a_task_whose_shim_does_not_answer_is_asked_for_again() {
         let mut answers = vec![Status::Created, Status::Unknown, Status::Unknown];
         let look = || {
-            let status = answers.pop().expect("a question too many") as i32;
+            let status = answers.pop().expect("a query too many") as i32;
             let process = Process {
                 status,
                 ..Process::default()

@@ -1,5 +1,5 @@
-//! What containerd knows of an attempt: its record, its task, its layer; an end that is seen is
-//! recorded.
+//! Reads what containerd has of an attempt: its record, its task, its layer. An end that is found
+//! is recorded.
 
 use super::Containerd;
 use crate::labels::{self, End, Record};
@@ -16,7 +16,7 @@ use containerd_client::types::v1::{Process, Status as TaskStatus};
 use jiff::Timestamp;
 use std::path::PathBuf;
 
-/// Exit code of an attempt whose end nobody saw: the machine went down under it.
+/// Exit code of an attempt whose end was not observed, as when the machine went down.
 const CODE_UNKNOWN: i32 = 255;
 
 impl Containerd {
@@ -34,7 +34,7 @@ impl Containerd {
         Ok(observed)
     }
 
-    /// The records that there are of these containers.
+    /// The records of those of these containers that exist.
     async fn records(&self, ids: Vec<String>) -> Result<Vec<(String, Record)>, Error> {
         let mut all = Vec::with_capacity(ids.len());
         for id in ids {
@@ -65,7 +65,7 @@ impl Containerd {
             }
             Ok(all)
         };
-        // The limit of a call ends at its first answer; that of a list, at its last.
+        // A call's limit covers only the first answer; this one covers the whole list.
         let all = tokio::time::timeout(CALL_LIMIT, reading)
             .await
             .unwrap_or_else(|_| Err(Status::deadline_exceeded("the list does not end")))
@@ -76,7 +76,8 @@ impl Containerd {
         Ok(all)
     }
 
-    /// Looks at one container; its end, if it has come, is recorded before it is returned.
+    /// Determines the state of one container; if it has ended, that is recorded before it is
+    /// returned.
     async fn observe(&self, id: String, mut record: Record) -> Result<Option<Container>, Error> {
         if record.end.is_some() {
             return Ok(Some(self.container(id, record, false)));
@@ -90,8 +91,7 @@ impl Containerd {
             .and_then(|task| TaskStatus::try_from(task.status).ok());
         match (task, status) {
             // Unknown: its shim did not answer containerd in time (2 s), as on a busy machine. Then
-            // the record is what is known; taken for one that never started, a container that runs
-            // would be removed.
+            // the record counts: a running container must not be removed as one that never started.
             (Some(_), Some(TaskStatus::Unknown) | None) if record.started_at.is_some() => {
                 Ok(Some(self.container(id, record, true)))
             }
@@ -246,7 +246,7 @@ impl Containerd {
             .and_then(|stored| Record::read(&stored.labels)))
     }
 
-    /// The pod that a container belongs to, if it is a pod's and still there.
+    /// The uid of the pod that a container belongs to, if it is a pod's and still exists.
     pub(crate) async fn record_of(&self, id: &str) -> Option<String> {
         self.stored(id)
             .await

@@ -1,6 +1,5 @@
-//! The process that holds the process ids which a pod's containers share: a container of its own,
-//! with nothing in it but [`crate::pause`]. The pod's spec does not have it, and lists don't show
-//! it.
+//! Runs the process that holds the PID namespace which a pod's containers share: a container of its
+//! own with only [`crate::pause`] in it. It is not in the pod's spec, and lists don't show it.
 
 use super::Containerd;
 use crate::c_strings;
@@ -27,20 +26,20 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Upstream's: nearly the last to be killed for memory.
+/// Upstream's value: nearly the last process to be killed when memory runs out.
 const OOM_SCORE: i32 = -998;
 /// More processes and threads than the runtime needs to start one.
 const MOST_PROCESSES: u64 = 64;
 
 impl Containerd {
-    /// The id of the process, which is made where none runs.
+    /// The id of the process's container; starts it if it does not run.
     pub(super) async fn hold_processes(&self, wanted: &Pause) -> Result<String, Error> {
         let id = id(&wanted.pod.uid);
         let status = self.task(&id).await?.map(|task| task.status);
         match status.and_then(|status| TaskStatus::try_from(status).ok()) {
             Some(TaskStatus::Running) => return Ok(id),
-            // Its shim did not answer in time. Ended by mistake, it would end all containers of the
-            // pod.
+            // Its shim did not answer in time. If it were killed by mistake, all containers of the
+            // pod would end.
             Some(TaskStatus::Unknown | TaskStatus::Paused | TaskStatus::Pausing) => {
                 let text = "the pod's first process does not answer";
                 return Err(Error::new(ErrorClass::Unavailable, text));
@@ -57,7 +56,7 @@ impl Containerd {
         }
     }
 
-    /// Ends and removes it, if it is there.
+    /// Kills and removes it, if it exists.
     pub(super) async fn release_processes(&self, uid: &str) -> Result<(), Error> {
         let id = id(uid);
         if self.is_known(&id).await? {
@@ -94,7 +93,7 @@ impl Containerd {
             .create(request(create))
             .await
             .map_err(fail())?;
-        // A layer over nothing.
+        // A layer without a parent.
         let rootfs = self.prepare(id, "").await.map_err(fail())?;
         let folder = folder(&rootfs);
         let first = wanted.namespaces.users.as_ref().map(|users| users.first);
@@ -120,20 +119,20 @@ impl Containerd {
     }
 }
 
-/// An empty name, which no container of a pod has.
+/// The id for an empty container name, which no container in a pod's spec has.
 fn id(uid: &str) -> String {
     container_id(uid, "", 0)
 }
 
-/// The folder of a layer over nothing, on this machine.
+/// The folder of a layer without a parent, on this machine.
 fn folder(mounts: &[Mount]) -> io::Result<PathBuf> {
     let bound = mounts.iter().find(|mount| mount.r#type == "bind");
     let source = bound.map(|mount| PathBuf::from(&mount.source));
     source.ok_or_else(|| io::Error::other("the layer is no folder"))
 }
 
-/// Writes it as the machine's, also for a pod whose root is the user `first` of the machine and who
-/// has the folder then.
+/// Writes the program as a file of the machine's root, also for a pod with a user namespace: only
+/// the folder belongs to its root, the machine's user `first`.
 fn write_program(folder: &Path, first: Option<u32>) -> io::Result<()> {
     if let Some(first) = first {
         give(folder, first)?;
@@ -143,8 +142,7 @@ fn write_program(folder: &Path, first: Option<u32>) -> io::Result<()> {
     std::fs::set_permissions(&path, PermissionsExt::from_mode(pause::MODE))
 }
 
-/// A container that may do nothing, in the pod's namespaces and with a process namespace of its
-/// own.
+/// A container without privileges, in the pod's namespaces and with a PID namespace of its own.
 fn specification(wanted: &Pause) -> ContainerSpec {
     ContainerSpec {
         key: ContainerKey {

@@ -1,5 +1,4 @@
-//! The end of an attempt: signals, the task's deletion, and the removal of its layer, or of every
-//! trace.
+//! Ends an attempt: sends signals, deletes the task, and removes its layer, or everything of it.
 
 use super::Containerd;
 use crate::log::Fifos;
@@ -13,14 +12,14 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-/// How often a task that was killed is looked at until it can be deleted, and how far apart.
+/// How often the deletion of a killed task is tried, and the pause between two tries.
 const DELETE_TRIES: u32 = 40;
 const DELETE_PAUSE: Duration = Duration::from_millis(50);
 /// How long one call waits for the removal of what a container wrote.
 const EMPTYING: Duration = Duration::from_secs(20);
 
 impl Containerd {
-    /// Ends and deletes the task, if there is one, with all of its output in the log.
+    /// Kills and deletes the task, if there is one; its whole output is in the log then.
     pub(super) async fn drop_task(&self, id: &str) -> Result<(), Error> {
         let doing = || format!("delete task {id}");
         let turn = self.deletions.of(id, Mutex::default);
@@ -30,7 +29,7 @@ impl Containerd {
             if !result.as_ref().is_err_and(may_live) {
                 break;
             }
-            // It lives, or it has just been killed and its end is on the way.
+            // It is alive, or was just killed and has not ended yet.
             self.signal(id, 9, true).await?;
             tokio::time::sleep(DELETE_PAUSE).await;
             result = self.delete_task(id).await;
@@ -63,8 +62,8 @@ impl Containerd {
         ))
     }
 
-    /// Removes every trace of an attempt but its log. What of its layer can't be removed here is
-    /// left to containerd: no pod may keep its own end, or its other containers, waiting by it.
+    /// Removes everything of an attempt except its log. What can't be removed of its layer here is
+    /// left to containerd, so that no pod can delay its own end, or its other containers.
     pub(super) async fn clear(&self, id: &str) -> Result<(), Error> {
         self.drop_task(id).await?;
         if let Err(why) = self.empty_layer(id).await {
@@ -81,7 +80,8 @@ impl Containerd {
     ///
     /// # Errors
     /// It has not ended; containerd is unreachable; or something in the layer can't be removed
-    /// here, or not in [`EMPTYING`]. It is not left to containerd then, which would forget it.
+    /// here, or not within [`EMPTYING`]. Then the layer is kept: containerd would leave the rest on
+    /// the disk.
     pub(super) async fn drop_layer(&self, id: &str) -> Result<(), Error> {
         let Some(record) = self.stored(id).await? else {
             return Ok(());
@@ -99,7 +99,7 @@ impl Containerd {
         self.remove_snapshot(id).await
     }
 
-    /// As [`Containerd::clear`], of an attempt of which nothing has run.
+    /// As [`Containerd::clear`], for an attempt of which nothing has run.
     pub(super) async fn clear_unused(&self, id: &str) -> Result<(), Error> {
         self.drop_task(id).await?;
         self.remove_records(id).await
@@ -129,7 +129,7 @@ impl Containerd {
     /// Removes what an attempt without a task wrote.
     ///
     /// # Errors
-    /// Why it is not done, also after [`EMPTYING`]; the next call goes on where this one ended.
+    /// Why it is not done, also after [`EMPTYING`]; the next call continues where this one ended.
     async fn empty_layer(&self, id: &str) -> Result<(), String> {
         let emptied = timeout(EMPTYING, self.try_to_empty_layer(id)).await;
         emptied.unwrap_or_else(|_| Err(format!("not done after {} s", EMPTYING.as_secs())))
@@ -147,7 +147,7 @@ impl Containerd {
         removed.await.map_err(|error| chain(&error))
     }
 
-    /// Asks the first process to end, in the way that its image chose.
+    /// Sends the recorded stop signal to the first process.
     pub(super) async fn ask_to_end(&self, id: &str) -> Result<(), Error> {
         let signal = self
             .stored(id)
@@ -157,8 +157,8 @@ impl Containerd {
     }
 }
 
-/// Whether a task may be there that can't be deleted because it lives: containerd says so by one
-/// code, its shim by no code at all.
+/// Whether a deletion may have failed because the task is alive: containerd's code for that is
+/// `FailedPrecondition`; its shim has none (`Unknown`).
 fn may_live(status: &Status) -> bool {
     matches!(status.code(), Code::FailedPrecondition | Code::Unknown)
 }

@@ -12,7 +12,7 @@ use prost_types::Any;
 const LIMITS_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/LinuxResources";
 
 impl Containerd {
-    /// Gives a container these limits; the pod's words for them are recorded after that.
+    /// Sets the limits of a container; then records the pod's resources (`needs`).
     pub(super) async fn give(
         &self,
         id: &str,

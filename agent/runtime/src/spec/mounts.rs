@@ -1,4 +1,4 @@
-//! The mounts of a container, in the order in which the runtime makes them.
+//! Computes the mounts of a container, in the order in which the runtime makes them.
 
 use crate::model::{ContainerSpec, Mount};
 use crate::root;
@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 /// All mounts: the kernel's views, volumes, the container's own `/dev`, then the volumes in it.
 ///
-/// The runtime follows links on the way to the place of a mount, within the container's root, and a
-/// pod decides what links its volumes hold. `/dev` is where the runtime makes files while it still
-/// sees the machine's: a link there would lead it to a file of the machine. So `/dev` is mounted
-/// over whatever a link led there, and what comes after it is named below it and meets no link
+/// The runtime follows links on the path of a mount, within the container's root, and a pod
+/// controls the links in its volumes. In `/dev` the runtime makes files while it still sees the
+/// machine's: a link there would lead it to a file of the machine. So `/dev` is mounted over
+/// anything that a link has placed there, and later mounts are below it by name and pass no link
 /// ([`root::check_volumes`]).
 pub(super) fn mounts(spec: &ContainerSpec) -> Vec<Value> {
     let (in_dev, others): (Vec<&Mount>, Vec<&Mount>) = spec
@@ -26,10 +26,10 @@ pub(super) fn mounts(spec: &ContainerSpec) -> Vec<Value> {
         .collect()
 }
 
-/// What the kernel shows of processes, devices and control groups.
+/// The kernel's file systems of processes, devices and control groups.
 fn views(spec: &ContainerSpec) -> [Value; 3] {
-    // With the machine's process ids, a container sees those processes alone that it might look
-    // into: no more rights than its own, and none of the machine's (proc(5), hidepid).
+    // With `hostPID`, a container sees only processes that it may trace: those without more rights
+    // than its own, and none of the machine's (proc(5), hidepid).
     let hide: &[&str] = if spec.shared.pid && !spec.privileged {
         &["hidepid=ptraceable"]
     } else {
@@ -45,7 +45,7 @@ fn views(spec: &ContainerSpec) -> [Value; 3] {
     ]
 }
 
-/// The container's own `/dev`, with what belongs into it.
+/// The container's own `/dev`, and the mounts in it.
 fn dev(spec: &ContainerSpec) -> [Value; 4] {
     let shm = match &spec.pod.shm {
         Some(path) => json!({
