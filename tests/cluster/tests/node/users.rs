@@ -456,7 +456,8 @@ fn what_a_pod_with_users_of_its_own_can_not_have_is_reported() {
         let reason = json!("CreateContainerConfigError");
         let status = cluster.reaches("beyond", waiting, reason).await;
         let state = &status["containerStatuses"][0]["state"]["waiting"];
-        let words = "65536 is no user or group id of a pod with hostUsers: false: use one of 0 to 65535";
+        let words =
+            "65536 is no user or group id of a pod with hostUsers: false: use one of 0 to 65535";
         assert_eq!(state["message"], words);
         let mut mighty = shell(HOLD);
         mighty["securityContext"] = json!({"privileged": true});
