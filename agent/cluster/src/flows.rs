@@ -1,18 +1,18 @@
-//! Flows of datagrams of pods that are gone, in the kernel's table of connections.
+//! Deletes the UDP conntrack entries of pods that are gone.
 //!
-//! The kernel knows such a flow for as long as anything of it arrives, from either end, also where
-//! the pod that began it is gone. The next pod at its address would get what the other end goes on
-//! to send, as answers, which no policy of what may come to that pod judges.
+//! The kernel keeps a UDP flow as long as packets of it arrive, from either end, also if the pod
+//! that started it is gone. The next pod at its address would get the other end's packets as
+//! answers, which no ingress policy of that pod judges.
 
 use agent_sys::Result;
 use agent_sys::netlink::connections::{Connections, Flow, MOST_FLOWS};
 use std::net::IpAddr;
 
-/// Times that flows are listed and deleted: enough for the largest table of connections that a
-/// machine has.
+/// How often conntrack entries are listed and deleted: enough for the largest connection table that
+/// a machine has.
 const MOST_ROUNDS: usize = 128;
 
-/// Deletes the flows that these addresses began.
+/// Deletes the UDP flows that these addresses started.
 pub(crate) fn forget(addresses: &[IpAddr]) -> Result<()> {
     if addresses.is_empty() {
         return Ok(());

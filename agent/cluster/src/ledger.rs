@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_is_there_after_a_restart() {
+    fn addresses_are_kept_over_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sub/addresses.json");
         let mut first = Ledger::open(path.clone());

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_a_node_that_is_not_trusted_goes_nowhere_unless_another_has_its_range() {
+    fn the_range_of_an_untrusted_node_is_unreachable_unless_another_node_has_it() {
         let mut a = peer(
             "a",
             "192.0.2.1",

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_starts_alone_takes_away_the_routes_of_nodes_that_are_gone() {
+    fn an_agent_that_starts_removes_the_routes_of_deleted_nodes() {
         let dir = tempfile::tempdir().unwrap();
         let agent = || {
             Sandboxes::open(SandboxOptions {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_not_trusted_while_something_is_held_against_its_machine() {
+    fn a_node_is_not_trusted_while_a_taint_marks_its_machine() {
         let held = [
             (None, true),
             (Some("example.com/full"), true),

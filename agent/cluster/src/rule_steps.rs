@@ -53,7 +53,7 @@ pub(crate) fn to_a_dhcp_server() -> Vec<Step> {
     at_port(UDP, DESTINATION_PORT, DHCP_SERVER_PORT)
 }
 
-/// Matches packets of `protocol` whose port at `offset` is this one.
+/// Matches packets of `protocol` with this port at `offset`.
 fn at_port(protocol: u8, offset: u32, port: u16) -> Vec<Step> {
     vec![
         Step::LoadProtocol(0),

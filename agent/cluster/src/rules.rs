@@ -3,7 +3,7 @@
 //!
 //! - `from-pods`: a packet from a pod's veth pair is dropped unless it carries the pod's own
 //!   address, and a packet from elsewhere if it carries an address of this node's range: services
-//!   let in callers from anywhere, and policies know callers by their addresses. Packets to an
+//!   admit callers from anywhere, and policies identify callers by their addresses. Packets to an
 //!   address of the set `machines` go through the chain `to-machines`. Pods may not reach the
 //!   machine's loopback addresses, although veth pairs accept those, so that the machine's own
 //!   programs can call pods from there. Nor may they reach link-local addresses and those of cloud
@@ -26,8 +26,8 @@
 //!   tunnel only, which has authenticated the sender.
 //! - `into-the-tunnel`, there too: what the machine itself sends to their pods gets its address in
 //!   its own pod range as the source.
-//! - `to-dhcp-servers`: packets to DHCP servers outside of the cluster are dropped where a pod
-//!   sends them or a service leads to them, before they would leave with the machine's address.
+//! - `to-dhcp-servers`: packets to DHCP servers outside of the cluster are dropped if a pod sends
+//!   them or a service leads to them, before they would leave with the machine's address.
 //! - `outside`: what pods send out of the cluster gets the machine's address, since routers outside
 //!   have no route to a pod.
 //!
@@ -549,11 +549,10 @@ impl Rules {
         rules
     }
 
-    /// A server of DHCP answers the machine at one port, whichever port it was asked from (RFC
-    /// 2131, section 4.1). Where a pod's datagram had left for the server with the machine's
-    /// address and this port, the kernel would give the pod the server's answers, and the machine
-    /// would lose its lease. By such datagrams a pod would also speak of the lease in the machine's
-    /// place.
+    /// A DHCP server answers the machine at one port, whatever the source port of the request (RFC
+    /// 2131, section 4.1). If a pod's datagram left for the server with the machine's address and
+    /// this port, the pod would get the server's answers, and the machine would lose its lease. A
+    /// pod could also send requests about the lease in the machine's place.
     fn to_dhcp_servers(&self) -> Vec<Change> {
         if self.family == Family::V6 {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! The rules by themselves, and against the kernel of this host. Needs root.
+//! Tests the rules by themselves, and with the kernel of this host. Needs root.
 
 use super::*;
 use agent_sys::namespace::{Kind, in_new};
@@ -79,13 +79,13 @@ fn few_rules_match_every_packet() {
             });
             steps.cloned().collect::<Vec<_>>()
         };
-        // An address that is its pod's, those of machines, those of pods from elsewhere, and names
-        // by UDP and TCP.
+        // The pod's own address, the jump to the machines' chain, this node's range from elsewhere,
+        // and DNS by UDP and TCP.
         assert_eq!(of("from-pods").len(), 5);
         assert_eq!(of(BY_CONNECTION).len(), 2);
         assert!(of(TO_MACHINES).len() >= 4);
-        // Of what goes on, answers to what left as the machine are let through by the first
-        // rule, which looks at no name, and what a pod sends by the next one.
+        // On established connections, answers to masqueraded packets are accepted by the first
+        // rule, which matches no link name, and what a pod sends by the next one.
         let looks = |steps: &Vec<Step>| steps.contains(&Step::LoadInName(0));
         assert_eq!(of("through").iter().position(looks), Some(1));
         assert!(of("through")[1].ends_with(&[Step::Verdict(Verdict::Accept)]));

@@ -299,15 +299,16 @@ impl Sandboxes {
             .collect()
     }
 
-    /// Removes a pod's sandbox and the flows of datagrams that it began, and gives its addresses
-    /// and ids back. Namespaces live on as long as a process is in them.
+    /// Removes a pod's sandbox and the UDP flows that it started, and releases its addresses and
+    /// ids. Namespaces live on as long as a process is in them.
     ///
     /// # Errors
     /// If something can't be removed; to be tried again.
     pub fn remove(&self, uid: &str) -> Result<(), Error> {
         self.clear(uid)?;
         let addresses = lock(&self.ledger).table.of(uid).map(<[IpAddr]>::to_vec);
-        // After its link, so that none begins again. A kernel that lists no flows keeps no pod.
+        // After its link, so that no flow starts again. If the kernel can't list flows, the pod is
+        // removed all the same.
         if let Err(error) = flows::forget(&addresses.unwrap_or_default()) {
             tracing::warn!(
                 pod = uid,

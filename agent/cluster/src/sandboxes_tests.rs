@@ -1,5 +1,5 @@
-//! Sandboxes against the kernel of this host, in a network namespace that stands for the machine.
-//! Needs root.
+//! Tests sandboxes with the kernel of this host, in a network namespace that represents the
+//! machine. Needs root.
 
 use super::*;
 use agent_sys::netlink::links::LOOPBACK;
@@ -37,7 +37,7 @@ impl Machine {
         }
     }
 
-    /// An agent that starts.
+    /// A newly started agent.
     fn agent(&self) -> Sandboxes {
         let own = Sandboxes::open(self.options()).unwrap();
         let ranges = ["10.1.0.0/24", "fd00:1::/64"].map(|range| range.parse().unwrap());
@@ -109,7 +109,7 @@ fn a_pod_has_its_name_settings_and_memory_and_leaves_nothing() {
 }
 
 #[test]
-fn an_end_after_any_step_leaves_nothing_that_the_next_start_does_not_take_away() {
+fn the_next_start_removes_all_that_an_end_after_any_step_leaves() {
     Machine::with(|machine| {
         for count in 0..=Step::ALL.len() {
             let ended = machine.agent();
@@ -137,7 +137,7 @@ fn an_end_after_any_step_leaves_nothing_that_the_next_start_does_not_take_away()
             assert!(made.first_id.is_some() && (ids.is_none() || made.first_id == ids));
             let other = next.make(&pod("b")).unwrap();
             assert_ne!(made.addresses, other.addresses);
-            // The next that ends does so in the middle of taking away.
+            // The next agent ends in the middle of the removal.
             absent(
                 fs::remove_file(made.folder.join(RECORD)),
                 "remove",
@@ -164,7 +164,7 @@ fn an_end_after_any_step_leaves_nothing_that_the_next_start_does_not_take_away()
 }
 
 #[test]
-fn while_an_address_is_written_down_only_what_has_none_is_made() {
+fn only_steps_without_addresses_run_while_addresses_are_recorded() {
     Machine::with(|machine| {
         let agent = machine.agent();
         let shm = machine.options().run.join("b").join(SHM);
@@ -201,7 +201,7 @@ fn an_agent_that_starts_anew_adopts_pods_without_a_break() {
         let mut open = within(&a, || TcpStream::connect((at_b, 80)).unwrap());
         let (mut served, _) = listener.accept().unwrap();
         drop(first);
-        // The table of addresses is lost with the disk; what pods have is seen at their sandboxes.
+        // The ledger of addresses is lost with the disk; sandboxes' records have what pods have.
         fs::remove_file(machine.options().ledger).unwrap();
         let second = machine.agent();
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Sizes by themselves, and against the kernel of this host. Needs root.
+//! Tests sizes by themselves, and with the kernel of this host. Needs root.
 
 use super::*;
 use agent_sys::namespace::{Kind, in_new};
@@ -16,7 +16,8 @@ fn a_burst_that_leaves_the_machine_fits_every_link() {
         let bytes = packets * (outside - LEAST_HEADERS) + HEADERS;
         assert!(bytes <= USUAL_BURST, "{outside}: {bytes}");
         assert!(packets >= 7, "{outside}: {packets}");
-        // As many of the larger ones are more than twice as much, and each is one that IP has.
+        // As many larger packets are more than twice as many bytes, and each is within the limit of
+        // IP.
         let bytes = packets * (sizes.inside - LEAST_HEADERS);
         assert!(bytes > 2 * USUAL_BURST, "{outside}: {bytes}");
         assert!(sizes.inside < 65_535, "{outside}");

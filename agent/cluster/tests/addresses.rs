@@ -1,6 +1,6 @@
-//! Pods' addresses and links against the kernel of this host, in a network namespace that stands
-//! for the machine: with which addresses a pod speaks, which it reaches, and how large packets it
-//! sends where. Needs root.
+//! Tests pods' addresses and links with the kernel of this host, in a network namespace that
+//! represents the machine: which source addresses a pod can use, which addresses it reaches, and
+//! the size of its packets. Needs root.
 
 use agent_cluster::{Sandbox, SandboxOptions, SandboxSpec, Sandboxes, link_name};
 use agent_sys::namespace::{self, Kind};
@@ -31,7 +31,7 @@ fn on_a_machine(test: impl FnOnce(SandboxOptions) + Send) {
     .expect("a machine");
 }
 
-/// An agent that starts, with ranges of both families.
+/// A newly started agent, with ranges of both families.
 fn agent(options: SandboxOptions) -> Sandboxes {
     let own = Sandboxes::open(options).expect("an agent");
     let ranges = ["10.1.0.0/24", "fd00:1::/64"].map(|range| range.parse().expect("a range"));
@@ -129,8 +129,8 @@ fn a_pod_can_neither_speak_with_another_address_nor_reach_what_is_the_machines()
         };
         for foreign in ["10.1.0.77", "10.1.0.1", "192.0.2.1"] {
             let foreign: IpAddr = foreign.parse().unwrap();
-            // As root of its own network the pod takes another address and speaks with it, then
-            // with its own.
+            // As root of its own network namespace the pod takes another address and sends from it,
+            // then from its own.
             within(&a, || {
                 let mut links = Links::open().unwrap();
                 let index = index_of(&mut links);
@@ -141,8 +141,8 @@ fn a_pod_can_neither_speak_with_another_address_nor_reach_what_is_the_machines()
             let (_, first) = heard.recv_from(&mut [0; 8]).unwrap();
             assert_eq!(first.ip(), own, "{foreign} was heard");
         }
-        // From the other pod, whose network nobody changed: what listens on the machine's loopback,
-        // and what stands for a cloud's metadata service.
+        // From the other pod, whose network is unchanged: a server on the machine's loopback, and
+        // one that represents a cloud's metadata service.
         let loopback = TcpListener::bind(("127.0.0.1", 8080)).unwrap();
         let mut links = Links::open().unwrap();
         let metadata: IpAddr = "169.254.169.254".parse().unwrap();
@@ -161,7 +161,7 @@ fn a_pod_can_neither_speak_with_another_address_nor_reach_what_is_the_machines()
         assert!(!reach("169.254.169.254", 80));
         assert!(reach("169.254.169.254", 53), "names may be asked there");
         names.accept().unwrap();
-        // Past its own loopback the pod asks the gateway for the machine's.
+        // The pod routes loopback addresses to the gateway, to reach the machine's.
         let machine_hears = UdpSocket::bind(("0.0.0.0", 9)).unwrap();
         machine_hears
             .set_read_timeout(Some(Duration::from_secs(20)))
@@ -269,7 +269,7 @@ fn a_pod_has_no_more_of_ipv6_than_it_has_of_ipv4() {
 }
 
 #[test]
-fn a_machine_goes_on_to_believe_routers_when_it_passes_on_packets() {
+fn a_machine_still_accepts_router_advertisements_when_it_forwards() {
     on_a_machine(|options| {
         let read = |link: &str, name: &str| {
             let path = format!("/proc/sys/net/ipv6/conf/{link}/{name}");
@@ -314,7 +314,7 @@ fn what_stays_on_the_node_is_larger_than_what_leaves_it() {
         let near = Links::open().unwrap().named(&link_name("a")).unwrap();
         let far = within(&a, || Links::open().unwrap().named(LINK).unwrap());
         let bytes = 3 << 16;
-        // As many packets of 1500 bytes as are 64 KiB; whatever comes to the pod passes.
+        // As many packets of 1500 bytes as make 64 KiB; bursts to the pod of any size pass.
         for (end, packets) in [(far, 44), (near, 65_535)] {
             let end = end.unwrap();
             assert_eq!((end.mtu, end.burst), (4500, Burst { bytes, packets }));

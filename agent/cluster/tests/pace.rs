@@ -1,5 +1,5 @@
-//! What pods' sandboxes and their veth pairs cost a node. Run by hand, it measures; in the test
-//! command a few show that it runs. Needs root.
+//! Measures what pods' sandboxes and their veth pairs cost a node. The test command runs it with
+//! small numbers, only to show that it works. Needs root.
 //!
 //! `PACE_SANDBOXES=100 cargo test --release -p agent-cluster --test pace -- --nocapture`. Processor
 //! time is that of the process, as namespaces are made on threads of their own.

@@ -1,8 +1,8 @@
-//! A node's tunnel over real WireGuard: what other machines cost it as peers, and that none of
-//! their packets is lost by an agent that is killed. Those that answer are network namespaces with
-//! two WireGuard links of their own, so that it takes a kernel with WireGuard; others are keys at
-//! addresses without a machine. Where there is none, this says so and shows nothing:
-//! `cargo xtask bench peers` runs it in a machine with the images' kernel. Needs root.
+//! Tests a node's tunnel over real WireGuard: what other machines cost it as peers, and that no
+//! packet of theirs is lost when the agent is killed. Machines that answer are network namespaces
+//! with two WireGuard links of their own, which requires a kernel with WireGuard; others are only
+//! keys and addresses. On a kernel without WireGuard this prints that, and tests nothing: `cargo
+//! xtask bench peers` runs it in a machine with the images' kernel. Needs root.
 //!
 //! Wall times are those of the machine, which may be emulated; processor time is that of the
 //! agent's own process, without what the kernel does for packets.
@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(900);
 /// `ENOENT`: the error of a kernel without WireGuard.
 const NO_SUCH_FAMILY: i32 = 2;
 const PAUSE: Duration = Duration::from_millis(10);
-/// Where it is asked, at its addresses in its ranges of pod addresses; and where its pod is.
+/// The port at which the node is called, at its addresses in its pod CIDRs; and its pod's.
 const PORT: u16 = 7;
 /// How long one answer may take: a packet that is lost is not sent again.
 const ANSWER: Duration = Duration::from_secs(60);
@@ -199,7 +199,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
             return;
         }
         assert!(begun.elapsed() < PATIENCE, "{what}");
-        // Looks take no more than a third of a processor from what they look at.
+        // Polling takes at most a third of a processor from what it waits for.
         thread::sleep(PAUSE.max(2 * look.elapsed()));
     }
 }
@@ -336,7 +336,7 @@ impl Agent {
             let runtime = tokio::runtime::Builder::new_current_thread();
             let runtime = { runtime }.enable_all().build().expect("a runtime");
             runtime.block_on(async {
-                // Cancel-safe: what the kernel is asked goes on to its end, and the agent is over.
+                // Cancel-safe: a started kernel call completes, and the agent has ended then.
                 tokio::select! {
                     () = keeper.run() => {}
                     _ = over => {}
@@ -439,7 +439,7 @@ fn an_agent_that_is_killed_loses_no_packet_of_other_machines() {
     });
 }
 
-/// Tells threads that it is over, also where a test fails.
+/// Stops threads when it is dropped, also if a test fails.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -448,8 +448,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Runs a test while each machine asks the pod again and again. What the test gets waits until each
-/// machine is answered some more times, and fails where a question has no answer.
+/// Runs a test while each machine repeatedly calls the pod. The closure that the test gets waits
+/// until each machine has got some more answers, and fails if a call gets none.
 fn under_traffic(pod: &Sandbox, machines: &[Machine], test: impl FnOnce(&dyn Fn(&str))) {
     let network = pod.held(Kind::Network).expect("a network");
     let bind = || Ok(UdpSocket::bind((Ipv6Addr::UNSPECIFIED, PORT)).expect("a socket"));
@@ -489,8 +489,8 @@ fn answer(socket: &UdpSocket, over: &AtomicBool) {
     }
 }
 
-/// Asks the pod at each of its addresses, from a port of its own each time: whether it may is
-/// decided anew. The thread ends where a question or its answer is lost.
+/// Calls the pod at each of its addresses, from a new port each time, so that rules judge each call
+/// again. The thread ends if a call or its answer is lost.
 fn ask(machine: &Machine, pod: &[IpAddr], answered: &AtomicU32, over: &AtomicBool) {
     let ask = || {
         while !over.load(Ordering::Acquire) {

@@ -1,5 +1,5 @@
-//! What holds where the kernel refuses an agent's calls: a process of its own, since the limit by
-//! which they are refused is that of the process. Needs root.
+//! Tests an agent whose calls the kernel refuses: in a process of its own, since the limit that
+//! causes it applies to the process. Needs root.
 
 use agent_cluster::{Peer, SandboxOptions, SandboxSpec, Sandboxes};
 use agent_sys::namespace::{self, Kind, hold, in_new, release};
@@ -28,7 +28,7 @@ fn join(address: &str) -> Links {
     links
 }
 
-/// What a call gives while the process may open no file and no socket.
+/// The result of a call while the process can open no file and no socket.
 fn without_descriptors<T>(call: impl FnOnce() -> T) -> T {
     let limit = Resource::RLIMIT_NOFILE;
     let (now, most) = getrlimit(limit).expect("a limit");
@@ -39,7 +39,7 @@ fn without_descriptors<T>(call: impl FnOnce() -> T) -> T {
 }
 
 #[test]
-fn a_node_that_is_not_trusted_is_let_in_no_more_where_its_route_is_refused() {
+fn packets_of_an_untrusted_node_are_dropped_even_if_its_route_is_refused() {
     let dir = tempfile::tempdir().expect("a folder");
     let place = dir.path().join("neighbour");
     in_new(&[Kind::Network], || hold(Kind::Network, &place)).expect("a neighbour");

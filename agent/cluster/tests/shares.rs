@@ -1,5 +1,5 @@
-//! What pods may have of the machine's connections, and where Services may lead them, in a network
-//! namespace that stands for the machine. Needs root.
+//! Tests pods' shares of the connection table, and where Services may lead pods, in a network
+//! namespace that represents the machine. Needs root.
 
 use agent_cluster::shares::{self, Shares, size_for};
 use agent_cluster::{Sandbox, SandboxOptions, SandboxSpec, Sandboxes};
@@ -82,7 +82,7 @@ fn flood(from: &Sandbox, to: IpAddr, flows: u16) {
     within(from, || {
         let socket = UdpSocket::bind((any_of(to), 0)).expect("a socket");
         for port in 10_000..10_000 + flows {
-            // A port where nobody listens answers by an error to the next call.
+            // A closed port's error is returned by the next call.
             while socket.send_to(b"x", (to, port)).is_err() {}
         }
     });
@@ -114,7 +114,7 @@ fn a_pod_takes_no_more_than_its_share_of_the_connections_and_leaves_others_their
             served.accept().unwrap();
             assert!(connects(at_c, 80), "nor the machine's");
             served.accept().unwrap();
-            // Rules that come anew forget nothing.
+            // New rules keep the counts.
             let table = shares::table(family, shares);
             Filter::open(family).unwrap().apply(&table).unwrap();
             assert!(reach(&a).is_none());
@@ -136,7 +136,7 @@ fn a_pod_opens_no_more_connections_in_a_second_than_its_share_and_its_flows_go_o
         let served = within(&b, || TcpListener::bind(("0.0.0.0", 9)).unwrap());
         assert!(within(&a, || connects(b.addresses[0], 9)));
         served.accept().unwrap();
-        // Nobody answers: to the kernel each of these is new.
+        // Nobody answers: for the kernel each of these is new.
         within(&a, || {
             let socket = UdpSocket::bind(("0.0.0.0", 0)).unwrap();
             socket.connect((b.addresses[0], 9)).unwrap();
@@ -155,7 +155,7 @@ fn a_pod_opens_no_more_connections_in_a_second_than_its_share_and_its_flows_go_o
 }
 
 #[test]
-fn questions_to_the_nodes_name_server_take_no_place_among_its_connections() {
+fn dns_queries_to_the_node_take_no_entry_of_the_connection_table() {
     with_pods(["a"], |[a]| {
         for gateway in ["10.1.0.1", "fd00:1::1"] {
             let gateway: IpAddr = gateway.parse().unwrap();
@@ -188,7 +188,7 @@ fn questions_to_the_nodes_name_server_take_no_place_among_its_connections() {
 }
 
 #[test]
-fn questions_to_the_clusters_service_for_names_come_to_the_node_and_answers_back() {
+fn queries_to_the_clusters_dns_service_reach_the_node_and_are_answered() {
     with_pods(["a"], |[a]| {
         let object = json!({
             "metadata": {"labels": {"service.kubernetes.io/service-proxy-name": "pratique-name-server"}},

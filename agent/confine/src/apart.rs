@@ -148,7 +148,7 @@ mod tests {
 
     /// On a runtime with one thread, which nothing may hold.
     #[tokio::test]
-    async fn a_file_system_that_is_silent_holds_threads_of_its_namespace_alone() {
+    async fn a_file_system_that_does_not_respond_blocks_only_threads_of_its_namespace() {
         let all = Threads::new(64, 8);
         let mut silent = Vec::new();
         for number in 0..8 {
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(failed, Err("no such volume".to_owned()));
     }
 
-    /// A result whose end takes as long as the test says.
+    /// A result whose drop takes as long as the test determines.
     struct Slow {
         ends: mpsc::Sender<()>,
         may_end: mpsc::Receiver<()>,
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_goes_on_is_waited_for_and_ends_with_its_caller() {
+    async fn a_call_that_makes_progress_is_waited_for_and_ends_with_its_caller() {
         let (ask, asked) = mpsc::channel();
         let (report, reported) = mpsc::channel();
         let slow = move |steps: &Steps| {

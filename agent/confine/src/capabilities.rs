@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_never_given_and_what_there_is_not_are_distinguished() {
+    fn capabilities_never_granted_and_unknown_ones_are_distinguished() {
         let fault = |name: &str| capability_fault(&list(&["SYS_NICE", "ALL", name]));
         assert_eq!(fault("NET_RAW"), None);
         assert!(
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_there_is_given() {
+    fn only_available_capabilities_are_granted() {
         assert_eq!(
             capabilities(&Capabilities::default(), false, 0b11),
             ["CAP_CHOWN", "CAP_DAC_OVERRIDE"]

@@ -104,7 +104,7 @@ mod tests {
         runtime.block_on(async {
             let busy = tokio::task::spawn_blocking(move || hold.recv().is_err());
             for sort in [&OF_HANDLERS, &OF_IMAGES] {
-                // Without a thread of its own it would begin only when that one has ended.
+                // Without a thread of its own it would start only when that one has ended.
                 let found = timeout(Duration::from_secs(60), sort.find("localhost", 1));
                 assert!(
                     !found

@@ -162,8 +162,7 @@ mod tests {
         })
     }
 
-    /// The names that a filter allows without a look at their arguments, and those that it allows
-    /// by them.
+    /// The calls that a filter allows with any arguments, and those that it allows by an argument.
     fn allowed(filter: &Value) -> (BTreeSet<String>, BTreeSet<String>) {
         let rules = filter["syscalls"]
             .as_array()
@@ -301,7 +300,7 @@ mod tests {
         );
     }
 
-    /// Whether a call with these values of its argument passes by the rules for it.
+    /// Whether the rules allow a call with this value of its argument.
     fn passes(filter: &Value, name: &str, index: u64, value: u64) -> bool {
         let rules = filter["syscalls"].as_array().unwrap().iter();
         let mut rules = rules.filter(|rule| rule["names"] == json!([name]));
@@ -317,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn no_class_passes_by_which_a_container_leaves_its_share() {
+    fn no_scheduling_class_lets_a_container_exceed_its_share() {
         for profile in [Seccomp::RuntimeDefault, Seccomp::Unconfined] {
             for capabilities in [&[][..], &["SYS_NICE"]] {
                 let filter = of(profile, capabilities, false);

@@ -1,4 +1,4 @@
-//! Who gets a turn, and who is woken.
+//! Tests which requests get a turn, and which are woken.
 
 use super::*;
 use proptest::prelude::*;
@@ -15,7 +15,7 @@ fn now(wait: Pin<&mut (impl Future<Output = Turn> + ?Sized)>) -> Option<Turn> {
     }
 }
 
-/// As many turns as a name gets, at as many places as it likes.
+/// All turns that a name can get, at many places.
 fn all_of(turns: &NamedTurns, name: &str) -> Vec<Turn> {
     let places = (0..100).map(|number| format!("r{}.{name}.example", number / 2));
     let turns = places.map(|place| now(pin!(turns.turn_at(name, &place))));
@@ -110,7 +110,7 @@ fn a_registry_leaves_turns_to_others_and_one_of_its_own_to_other_namespaces() {
 }
 
 #[test]
-fn who_may_have_no_turn_holds_up_nobody_and_those_who_may_go_in_their_order() {
+fn a_request_without_a_turn_delays_no_other_and_turns_are_given_in_order() {
     let turns = NamedTurns::with_places(5, 4);
     let mut held = all_of(&turns, "a");
     let places = ["x.example", "y.example"];
@@ -126,7 +126,7 @@ fn who_may_have_no_turn_holds_up_nobody_and_those_who_may_go_in_their_order() {
     assert!(now(later.as_mut()).is_some());
 }
 
-/// How often those who wait were woken.
+/// How often waiting requests were woken.
 #[derive(Debug, Default)]
 struct Woken(AtomicUsize);
 

@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_termination_message_beyond_all_memory_the_end_is_read() {
+    fn the_end_of_a_termination_message_larger_than_memory_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let ended = Ended::new(dir.path());
         let file = fs::File::create(ended.place()).unwrap();
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_files_of_a_pod_that_is_over_the_ends_of_its_messages_stay() {
+    fn of_an_ended_pods_files_the_ends_of_its_messages_stay() {
         let dir = tempfile::tempdir().unwrap();
         let ended = Ended::new(dir.path());
         let (place, own) = (ended.place(), ended.config.machine.pod_dir("u"));
@@ -474,7 +474,7 @@ mod tests {
 
     /// Needs root.
     #[test]
-    fn what_a_container_left_mounted_in_a_volume_goes_with_the_pod() {
+    fn mounts_that_a_container_left_in_a_volume_are_removed_with_the_pod() {
         in_own_mounts(|dir, pod| {
             let config = config(dir);
             let machine = &config.machine;
@@ -491,7 +491,7 @@ mod tests {
 
     /// Needs root.
     #[test]
-    fn the_volumes_of_a_pod_go_alone_and_what_a_driver_mounted_beside_them_stays() {
+    fn volumes_are_removed_and_a_drivers_mounts_beside_them_stay() {
         in_own_mounts(|dir, pod| {
             let config = config(dir);
             let machine = &config.machine;
@@ -571,7 +571,7 @@ mod tests {
 
     /// With one thread for calls that block, and a pod with more names than one turn removes.
     #[test]
-    fn a_pod_with_many_files_keeps_no_other_and_no_thread_from_its_removal() {
+    fn the_removal_of_a_pod_with_many_files_delays_no_other_pod() {
         const NAMES: u64 = 3 * SLICE;
         let dir = tempfile::tempdir().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread()

@@ -10,7 +10,7 @@ fn service(name: &str, version: &str, address: &str) -> Value {
     })
 }
 
-/// Objects of a kind by namespace and number, of which a node keeps so many bytes.
+/// Objects of a kind by namespace and number; a node keeps a limited number of bytes of them.
 struct Objects<K: Followed> {
     view: View<K::State>,
     bytes: KeptBytes<K::Key>,
@@ -45,7 +45,7 @@ where
         take::<K>(&self.view, line.as_bytes(), &mut version, &mut self.bytes).unwrap();
     }
 
-    /// How many objects there are after one of `shop` and many of `flood`.
+    /// The number of objects after one of `shop` and many of `flood`.
     fn flooded(&mut self) -> usize {
         self.change("ADDED", "shop", 0);
         for number in 0..200 {
@@ -82,7 +82,7 @@ fn of_a_namespace_with_too_many_services_keys_are_kept_and_others_lose_nothing()
 }
 
 #[test]
-fn pods_of_a_namespace_with_too_many_are_counted_out_as_they_go() {
+fn pods_of_a_namespace_with_too_many_are_subtracted_as_they_are_deleted() {
     let spec = json!({"status": {"podIPs": [{"ip": "10.1.0.2"}]}});
     let mut objects = Objects::<policy::Pod>::of(50_000, spec);
     assert_eq!(objects.flooded(), 1);
@@ -95,7 +95,7 @@ fn pods_of_a_namespace_with_too_many_are_counted_out_as_they_go() {
 }
 
 #[test]
-fn namespaces_that_are_left_out_are_counted_out_as_they_go() {
+fn namespaces_that_are_left_out_are_subtracted_as_they_are_deleted() {
     let mut objects = Objects::<policy::Labels>::of(20_000, json!({}));
     for number in 0..200 {
         objects.change("ADDED", "flood", number);
@@ -176,7 +176,7 @@ async fn a_policy_that_cannot_be_decoded_isolates_all_pods_of_its_namespace() {
     }
 }
 
-/// It was decoded before, and what was kept then must not stand for what it is now.
+/// It was decoded before, and its earlier content must not count any more.
 #[test]
 fn a_change_that_cannot_be_decoded_takes_away_what_was_kept() {
     let good = json!({"status": {"podIPs": [{"ip": "10.1.0.2"}]}});
@@ -201,7 +201,7 @@ fn a_change_that_cannot_be_decoded_takes_away_what_was_kept() {
 }
 
 #[test]
-fn slices_and_pods_of_a_namespace_with_too_many_mean_nobody() {
+fn slices_and_pods_of_a_namespace_with_too_many_are_ignored() {
     let endpoint = json!({"addresses": ["10.1.0.2"], "conditions": {}});
     let spec = json!({"addressType": "IPv4", "endpoints": [endpoint]});
     let mut slices = Objects::<Slice>::of(50_000, spec);
@@ -300,7 +300,7 @@ async fn services_too_large_for_one_answer_are_listed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_followed_is_watched_without_a_break() {
+async fn followed_kinds_are_watched_without_a_break() {
     let dir = tempfile::tempdir().unwrap();
     for (lives, pause) in [(300, 0), (0, 1)] {
         let master = Arc::new(Ending::after(lives));
@@ -318,7 +318,7 @@ async fn what_is_followed_is_watched_without_a_break() {
 }
 
 #[test]
-fn changes_are_told_once_and_versions_are_kept() {
+fn changes_are_published_once_and_versions_are_kept() {
     let view = View::default();
     let first = service("web", "7", "10.96.0.1");
     assert_eq!(taken(&view, "ADDED", &first), (true, "7".to_owned()));

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_a_volume_shows_is_in_use_until_its_pod_is_over() {
+    fn the_image_of_a_volume_is_in_use_until_its_pod_has_ended() {
         let pod = |reference: &str, phase: &str| {
             let volumes = json!([
                 {"name": "v", "image": {"reference": reference}}, {"name": "e", "emptyDir": {}},

@@ -224,8 +224,8 @@ impl Handle {
         Some(self.allocated_pod()?.has)
     }
 
-    /// The pod as it counts where one has to be evicted, unless it ends already: with the resources
-    /// that it has of the node. Those that it only asks for by a resize protect it from nothing.
+    /// The pod as a candidate for eviction, unless it is ending: with the resources that the node
+    /// allocated to it. Those of a pending resize do not protect it.
     pub(crate) fn candidate(&self) -> Option<Arc<Pod>> {
         let pod = self.latest()?;
         let ends = pod.metadata.deletion_timestamp.is_some() || self.is_over();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_resize_that_waits_asks_for_protects_no_pod_from_eviction() {
+    fn a_pending_resize_protects_no_pod_from_eviction() {
         let TaskState {
             news,
             chosen,

@@ -447,7 +447,7 @@ mod tests {
 
     /// Needs root.
     #[test]
-    fn an_adopted_pod_has_its_ports_of_the_node_before_the_engine_answers() {
+    fn an_adopted_pod_has_its_host_ports_before_the_engine_answers() {
         beside_sandbox(vec![with_host_port("a")], |shared, made| async move {
             Pods::new(shared.clone()).want_static();
             let known = shared.config.cluster.as_ref().unwrap().now();

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_next_pod_goes_when_the_last_has_given_back_what_it_took_or_had_its_time() {
+    async fn the_next_pod_is_evicted_when_the_last_has_released_its_resources_or_had_its_time() {
         let dir = tempfile::tempdir().unwrap();
         let mut shared = Arc::into_inner(shared(dir.path())).unwrap();
         // Nothing but the wait is to take time.
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_near_the_limit_that_their_node_gives_them_go_however_much_the_machine_has() {
+    fn pods_near_their_common_memory_limit_are_evicted_however_much_the_machine_has() {
         let dir = tempfile::tempdir().unwrap();
         let own = dir.path().join("kubepods");
         std::fs::create_dir(&own).unwrap();

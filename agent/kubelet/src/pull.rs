@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pull_waits_until_another_has_ended_where_the_node_has_no_more_turns() {
+    async fn a_pull_waits_for_another_to_end_if_the_node_has_no_turn_left() {
         let dir = tempfile::tempdir().unwrap();
         let shared = crate::kubelet::tests::shared(dir.path());
         let turns = usize::try_from(shared.config.parallel_pulls).unwrap();
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn images_of_a_silent_registry_keep_none_of_another_waiting() {
+    async fn images_of_a_slow_registry_delay_none_of_another() {
         let dir = tempfile::tempdir().unwrap();
         let shared = crate::kubelet::tests::shared(dir.path());
         let mut silent = Vec::new();

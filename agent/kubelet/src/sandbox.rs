@@ -336,7 +336,7 @@ mod tests {
 
     /// Needs root.
     #[test]
-    fn ports_of_the_node_are_closed_before_their_pods_addresses_are_another_pods() {
+    fn host_ports_are_closed_before_another_pod_gets_their_pods_addresses() {
         beside_sandbox(Vec::new(), |shared, _| async move {
             let pod = with_host_port("a");
             let ports = || shared.config.cluster.as_ref().unwrap().now();

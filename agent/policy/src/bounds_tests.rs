@@ -1,5 +1,5 @@
-//! Bounds of what one namespace's policies cost a node: rules of the packet filter, and memory of
-//! the planner.
+//! Tests limits of what one namespace's policies cost a node: nftables rules, and the planner's
+//! memory.
 
 use super::tests::{Own, fresh, read, world as worlds};
 use super::*;
@@ -46,7 +46,7 @@ fn pods(namespaces: &[&str]) -> Own {
         .collect()
 }
 
-/// Rules of as many entries each as a policy may have.
+/// Rules with the given numbers of entries.
 fn rules_of(entries: &[Value], rule: impl Fn(&[Value]) -> Value) -> Value {
     entries.chunks(1000).map(rule).collect()
 }
@@ -70,7 +70,7 @@ fn rules(table: &Table) -> usize {
     table.chains.values().map(|rules| rules.len()).sum()
 }
 
-/// The chains and sets of a table are in another as they are.
+/// Whether all chains and sets of a table are in another.
 fn has_all(of: &Table, table: &Table) -> bool {
     let chains = |name| table.chains.get(name);
     let sets = |name| table.sets.get(name);
@@ -174,7 +174,7 @@ fn ranges_that_chains_share_count_once() {
 }
 
 #[test]
-fn what_pods_asked_that_are_gone_is_forgotten() {
+fn chains_of_pods_that_are_gone_are_forgotten() {
     let mut planner = Planner::new(Family::V4);
     let named = world(&[("shop", json!([{"ports": [{"port": "web"}]}]))]);
     for port in 1..=100 {
@@ -204,8 +204,8 @@ fn key(namespace: &str) -> Key {
     }
 }
 
-/// A world in which pods of `flood` may go where this rule says, and as many pods are elsewhere;
-/// those of `shop` may be asked by a network.
+/// A world with this egress rule for pods of `flood`, and with as many pods on other nodes; pods of
+/// `shop` may be called from a range.
 fn flooded(rule: Rule, elsewhere: u32) -> World {
     let mut world = world(&[("shop", shop())]);
     let flood = Policy {
@@ -312,7 +312,7 @@ fn pods_of_others_close_no_namespace_that_does_not_select_them() {
 }
 
 #[test]
-fn named_ports_are_looked_up_at_the_pods_that_a_block_holds_and_count_there_alone() {
+fn named_ports_of_a_block_are_looked_up_and_counted_only_for_the_pods_in_it() {
     let own = pods(&["shop", "flood"]);
     for (block, is_closed) in [("10.2.0.0/24", false), ("10.0.0.0/8", true)] {
         let peer = PolicyPeer::Block {
@@ -325,7 +325,7 @@ fn named_ports_are_looked_up_at_the_pods_that_a_block_holds_and_count_there_alon
         };
         let table = fresh(Family::V4, &flooded(rule, 20_000), &own);
         assert_eq!(table.chains.contains_key("closed"), is_closed, "{block}");
-        // Each of the pods that the small block holds has the first of the names.
+        // Each pod in the small block has the first of the names.
         let keys = |set: &Arc<Set>| match &**set {
             Set::Keys(_, keys) => keys.len(),
             Set::Ranges(_) => 0,
@@ -406,7 +406,7 @@ fn usual_policies_of_a_large_cluster_are_in_force() {
 }
 
 #[test]
-fn a_closed_namespace_whose_selectors_are_not_looked_at_is_closed_in_both_directions() {
+fn a_closed_namespace_whose_selectors_are_not_evaluated_is_closed_in_both_directions() {
     let own = pods(&["shop", "flood"]);
     let values: Vec<String> = (0..MAX_SELECTOR).map(|number| number.to_string()).collect();
     let mut world = flooded(Rule::default(), 0);
@@ -437,7 +437,7 @@ fn a_closed_namespace_whose_selectors_are_not_looked_at_is_closed_in_both_direct
 }
 
 #[test]
-fn a_namespace_whose_peers_are_too_many_is_closed_where_its_policies_select_alone() {
+fn a_namespace_with_too_many_peers_is_closed_only_for_pods_that_its_policies_select() {
     let mut own = pods(&["shop", "flood"]);
     let mut selected = Pod::clone(&pod("flood", &json!([])));
     selected.labels = [("app".to_owned(), "web".to_owned())].into();

@@ -1,5 +1,5 @@
-//! Changes of policies, one after the other: against a model of the kernel's tables, and against
-//! the kernel of this host. The last needs root.
+//! Applies changes of policies one after the other, to a model of the kernel's tables and to the
+//! kernel of this host. The latter needs root.
 
 use super::tests::{Own, fresh, world};
 use super::*;
@@ -10,11 +10,11 @@ use agent_sys::netlink::links::octets;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// What a world keeps of the one before.
+/// The parts that a world keeps of the previous one.
 type Kept = (bool, [bool; 5], [bool; 7]);
 
-/// Worlds one after the other. Each keeps some policies and pods of the one before, as the same
-/// objects or as others that say the same, and now and then all namespaces.
+/// A sequence of worlds. Each keeps some policies and pods of the previous one, as the same objects
+/// or as equal ones, and sometimes all namespaces.
 fn history() -> impl Strategy<Value = Vec<(World, Own)>> {
     let state = (world(), any::<(Kept, bool)>());
     proptest::collection::vec(state, 1..6).prop_map(|states| {
@@ -30,8 +30,8 @@ fn history() -> impl Strategy<Value = Vec<(World, Own)>> {
     })
 }
 
-/// Gives some pods of the other node one address: the master may know an old pod and a new one of
-/// it.
+/// Gives some pods of the other node the same address: the master may know an old pod and a new one
+/// with it.
 fn crowd((world, _): &mut (World, Own)) {
     for pod in world.pods.get_or_insert_default().values_mut() {
         let shared = IpAddr::from([10, 1, 1, 3]);
@@ -75,7 +75,7 @@ fn keep(
     }
 }
 
-/// What the kernel would hold after changes; it refuses what the kernel refuses.
+/// A model of the kernel's tables; it refuses what the kernel refuses.
 #[derive(Debug, Default, PartialEq)]
 struct Model {
     chains: BTreeMap<String, Vec<Vec<Step>>>,
@@ -195,7 +195,8 @@ proptest! {
     }
 }
 
-/// What the kernel holds in a network of its own after these states, one after the other.
+/// The kernel's tables in a network namespace of its own, after these states were applied one after
+/// the other.
 fn kernel(family: Family, history: &[(World, Own)]) -> Held {
     in_new(&[Kind::Network], || {
         let mut filter = Filter::open(family)?;

@@ -1,4 +1,4 @@
-//! Policies against the kernel of this host. Needs root.
+//! Tests policies with the kernel of this host. Needs root.
 
 mod errors;
 
@@ -89,7 +89,7 @@ impl Node {
         *own.find(|at| Family::of(**at) == self.family).unwrap()
     }
 
-    /// Every address of the machine or pod that asks.
+    /// The unspecified address.
     fn any(&self) -> IpAddr {
         match self.family {
             Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
@@ -97,9 +97,8 @@ impl Node {
         }
     }
 
-    /// Serves port 80 of a pod at an address of a service, and at port 30080 of the node at one of
-    /// its own, which is the machine's from now on; `policy`: that of the service for traffic from
-    /// outside.
+    /// Serves port 80 of a pod at a service's address, and at node port 30080 at an address that
+    /// the machine gets here. `policy`: the service's `externalTrafficPolicy`.
     fn publish(&self, [protocol, policy]: [&str; 2], name: &str, cluster_ip: IpAddr, own: IpAddr) {
         let mut links = Links::open().unwrap();
         links
@@ -177,8 +176,8 @@ impl Node {
         self.within(name, || TcpListener::bind((any, port)).unwrap())
     }
 
-    /// The same world with its pods of this node in the places of those that are here; where it has
-    /// fewer, the others have no labels.
+    /// The same world with its pods of this node at the addresses of the test's pods; the test's
+    /// other pods have no labels.
     fn placed(&self, (world, own): (World, Own)) -> (World, Own) {
         let theirs = own.iter().filter(|(at, _)| at.is_ipv4());
         let mut theirs = theirs.map(|(_, pod)| (**pod).clone());
@@ -197,8 +196,8 @@ impl Node {
         (World { pods, ..world }, here)
     }
 
-    /// Whether datagrams are answered, of which the first may be lost; an answer is waited for
-    /// longer where there should be one.
+    /// Whether datagrams are answered; the first ones may be lost. An expected answer is waited for
+    /// longer.
     fn hears(&self, from: &str, to: &str, port: u16, should: bool) -> bool {
         let (any, at) = (self.any(), self.at(to));
         let socket = self.within(from, || UdpSocket::bind((any, 0)).unwrap());
@@ -211,7 +210,7 @@ impl Node {
         })
     }
 
-    /// Whether a connection is answered; it is waited for longer where it should be.
+    /// Whether a connection is answered. An expected answer is waited for longer.
     fn reaches(&self, from: &str, to: &str, port: u16, should: bool) -> bool {
         let address = (self.at(to), port).into();
         let limit = if should { PATIENCE } else { SILENCE };
@@ -225,7 +224,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_millis(500);
 
 #[test]
-fn what_policies_let_through_comes_whole_in_bursts_of_any_size() {
+fn traffic_that_policies_allow_arrives_whole_in_bursts_of_any_size() {
     Node::with(&["a", "b"], |node| {
         let listener = node.serve("b", 80);
         let ports = json!([{"port": 80}]);
@@ -344,7 +343,8 @@ fn what_is_no_longer_allowed_is_cut_in_both_directions() {
         assert!(server.read(&mut buffer).is_err(), "from the client");
         assert!(client.read(&mut buffer).is_err(), "from the server");
         assert!(asking.recv(&mut buffer).is_err(), "a datagram's answer");
-        // The connection was held and not lost: with the policy gone, what was sent is sent again.
+        // The connection was stopped and not lost: once the policy is deleted, TCP sends the data
+        // again.
         node.say(&[]);
         for socket in [&client, &server] {
             socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -373,7 +373,8 @@ fn a_pod_reaches_itself_through_a_service_and_a_port_of_the_node() {
                     TcpStream::connect_timeout(&called.into(), PATIENCE).unwrap()
                 });
                 let (_, caller) = listener.accept().unwrap();
-                // As itself it would answer past the node, which knows what it called.
+                // With its own address it would answer itself without the node, which translates
+                // addresses.
                 assert_ne!(caller.ip(), node.at("a"), "{called:?}");
                 drop(client);
             }
@@ -381,7 +382,7 @@ fn a_pod_reaches_itself_through_a_service_and_a_port_of_the_node() {
     });
 }
 
-/// Types of ICMPv6 for which the kernel looks up no connection: groups, routers, neighbours.
+/// Types of ICMPv6 that the kernel does not track: groups, routers, neighbours.
 const UNTRACKED_TYPES: [u8; 9] = [130, 131, 132, 133, 134, 135, 136, 137, 143];
 const ECHO_REQUEST: u8 = 128;
 
@@ -398,7 +399,7 @@ fn icmp(family: Family) -> OwnedFd {
 }
 
 #[test]
-fn no_icmpv6_passes_by_which_policies_are_not_asked() {
+fn no_icmpv6_passes_that_policies_do_not_judge() {
     Node::of(Family::V6, &["a", "b"], |node| {
         let [sender, listener] = ["a", "b"].map(|name| node.within(name, || icmp(node.family)));
         let IpAddr::V6(to) = node.at("b") else {
@@ -409,8 +410,7 @@ fn no_icmpv6_passes_by_which_policies_are_not_asked() {
             let message = [&[kind, 0, 0, 0][..], &[0; 20], b"a message"].concat();
             sendto(sender.as_raw_fd(), &message, &to, MsgFlags::empty()).unwrap();
         };
-        // The listener hears all that comes to the pod; the pods' own kernels send such messages,
-        // too.
+        // The listener gets all messages to the pod; the pods' own kernels send such messages, too.
         let heard = || {
             let mut kinds = Vec::new();
             let mut buffer = [0; 256];
@@ -436,8 +436,8 @@ fn no_icmpv6_passes_by_which_policies_are_not_asked() {
     });
 }
 
-/// Worlds whose packets are sent. Each takes about as long as one packet that is dropped is waited
-/// for.
+/// Number of worlds whose packets are sent. Each takes about as long as the wait for one dropped
+/// packet.
 const WORLDS: usize = 12;
 
 /// Answers datagrams by the same, for as long as the tests run.

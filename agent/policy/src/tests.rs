@@ -1,4 +1,5 @@
-//! Policies against a model, and against the rules' own meaning.
+//! Compares policies with a model of the API's documentation, and rules with an interpreter of
+//! nftables steps.
 
 use super::*;
 use crate::model::{
@@ -16,7 +17,7 @@ use std::sync::Arc;
 
 pub(crate) type Own = BTreeMap<IpAddr, Arc<Pod>>;
 
-/// A connection: who began it, who answers, by which protocol and at which port.
+/// A connection: client, server, protocol and port.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Connection {
     pub(crate) client: IpAddr,
@@ -86,7 +87,7 @@ fn allows(
         && (rule.ports.is_empty() || rule.ports.iter().any(port))
 }
 
-/// What the rules themselves say of a packet of a connection, from the client or from the server.
+/// Evaluates the rules for a packet of a connection, from the client or from the server.
 struct Filterer<'a> {
     family: Family,
     table: &'a Table,
@@ -103,8 +104,7 @@ impl Filterer<'_> {
             connection,
             registers: [0; 64],
         };
-        // Veth pairs are not looked at here: the first two rules drop what comes from or goes to
-        // pods that are not known.
+        // Veth pairs are ignored here: the first two rules drop packets from and to unknown pods.
         let [_, _, to_pods @ ..] = table::to_pods(family);
         let judges: [&[Vec<Step>]; 2] = [&to_pods, &table::from_pods(family)];
         judges
@@ -112,7 +112,7 @@ impl Filterer<'_> {
             .all(|rules| own.chain(rules) != Some(Verdict::Drop))
     }
 
-    /// What ends the packet's way through a chain of this kind, if something does.
+    /// The verdict of a chain on the packet, if it has one.
     fn chain(&mut self, rules: &[Vec<Step>]) -> Option<Verdict> {
         rules.iter().find_map(|rule| self.rule(rule))
     }
@@ -157,7 +157,7 @@ impl Filterer<'_> {
         }
     }
 
-    /// What ends the chain, if the rule does.
+    /// The verdict of a rule, if it matches.
     #[allow(
         clippy::wildcard_enum_match_arm,
         reason = "a step that policies do not use is a fault of theirs, whichever it is"
@@ -176,7 +176,7 @@ impl Filterer<'_> {
                     self.load(*at, &octets(server));
                     true
                 }
-                // A pod reaches itself past the machine, but for services.
+                // A pod reaches itself without the machine, except through services.
                 Step::LoadStatus(at) => {
                     let led = self.connection.client == self.connection.server;
                     let status = if led { DESTINATION_CHANGED } else { 0 };
@@ -295,7 +295,7 @@ fn policy() -> impl Strategy<Value = Policy> {
     })
 }
 
-/// Pods at 10.1.NODE.1 and fd00::NODE:1 and on, of which those of node 0 are this one's.
+/// Pods at addresses from 10.1.NODE.1 and fd00::NODE:1 on; node 0 is this node.
 pub(crate) fn world() -> impl Strategy<Value = (World, Own)> {
     let port = ("(web|dns)", prop_oneof![Just(6_u8), Just(17)], 78_u16..83).prop_map(
         |(name, protocol, port)| NamedPort {

@@ -1,5 +1,5 @@
-//! What NetworkPolicies cost a node, and what pods send to each other through their rules. Run by
-//! hand, it measures; in the test command a few show that it runs. Needs root.
+//! Measures what NetworkPolicies cost a node, and how fast pods send to each other through their
+//! rules. The test command runs it with small numbers, only to show that it works. Needs root.
 //!
 //! `PACE_PODS=100 PACE_ELSEWHERE=10000 PACE_POLICIES=1000 PACE_CHANGES=200 PACE_MIB=1024
 //! PACE_TURNS=15 cargo test --release -p agent-policy --test pace -- --nocapture --test-threads 1`.
@@ -42,7 +42,7 @@ fn sandboxes(dir: &Path, range: &str) -> agent_sys::Result<Sandboxes> {
     Ok(sandboxes)
 }
 
-/// What a turn takes, in seconds.
+/// The time of a turn, in seconds.
 #[derive(Clone, Copy)]
 struct Turn {
     wall: f64,
@@ -71,8 +71,8 @@ fn carried(mib: usize, listener: &TcpListener, client: TcpStream) -> Turn {
     }
 }
 
-/// Two hosts with nothing but a cable between them, as fast as those of pods: the folders of their
-/// networks, and the address of the second.
+/// Two hosts connected by a veth pair like those of pods: the files of their network namespaces,
+/// and the address of the second.
 fn hosts(dir: &Path) -> agent_sys::Result<([PathBuf; 2], IpAddr)> {
     let hosts = ["host-a", "host-b"].map(|name| dir.join(name));
     for host in &hosts {
@@ -126,8 +126,8 @@ impl Way {
         Ok(())
     }
 
-    /// How a turn of another way compares with this one's of the same round, in the middle of all:
-    /// what others do on the host changes from round to round.
+    /// The median ratio of another way's turn to this one's in the same round: the load of the host
+    /// changes from round to round.
     fn against(&self, other: &Self) -> Turn {
         let pairs = || other.turns.iter().zip(&self.turns);
         Turn {
@@ -150,8 +150,8 @@ fn median(numbers: impl Iterator<Item = f64>) -> f64 {
     numbers[numbers.len() / 2]
 }
 
-/// In turns: a pod sends to another one of its node, a host to another by a cable, and the machine
-/// to itself.
+/// In turns: a pod sends to another one of its node, a host to another by a veth pair, and the
+/// machine to itself.
 #[test]
 fn a_pod_sends_to_another_of_its_node() {
     let mib = number("PACE_MIB", 2_usize);

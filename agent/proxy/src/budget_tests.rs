@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-/// Where a service of a test is called, and how.
+/// The addresses and settings of a test's service.
 #[derive(Debug, Clone, Copy)]
 struct Kind {
     node_ports: bool,
@@ -26,7 +26,7 @@ fn at(family: Family, net: u8, number: u16) -> IpAddr {
     }
 }
 
-/// A service with ports that have as many endpoints as their numbers say, all on this node.
+/// A service whose ports each have as many endpoints as the port's number, all on this node.
 fn service(
     family: Family,
     number: u16,
@@ -87,13 +87,13 @@ fn fronts_of(family: Family, service: &Service, slices: &[&Arc<Slice>], at: Here
     own.map(|(_, front, pick)| (front, pick)).collect()
 }
 
-/// Bytes of a table with nothing in it.
+/// Bytes of an empty table.
 fn bare(family: Family) -> usize {
     encoded_length(family, &table::all(family, &Entries::default()))
 }
 
 #[test]
-fn services_with_times_of_their_own_take_what_they_are_counted_with() {
+fn services_with_affinity_timeouts_of_their_own_take_what_they_are_counted_with() {
     let kinds = [(false, false), (true, false), (true, true)];
     for (family, (node_ports, external_local)) in Family::BOTH
         .into_iter()
@@ -124,7 +124,7 @@ fn services_with_times_of_their_own_take_what_they_are_counted_with() {
 }
 
 #[test]
-fn what_is_of_no_namespace_fits_in_the_frame() {
+fn entries_that_belong_to_no_namespace_fit_in_the_frame() {
     for family in Family::BOTH {
         let addresses = [at(family, 2, 1)];
         let ports = (1..=60_000).map(|port| HostPort {

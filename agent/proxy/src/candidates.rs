@@ -136,7 +136,7 @@ mod tests {
     use crate::view::SlicePort;
 
     #[test]
-    fn nothing_is_made_of_the_ports_of_slices_that_the_service_lacks() {
+    fn ports_of_slices_that_the_service_lacks_are_ignored() {
         let endpoint = |number: u8| Endpoint {
             address: [10, 1, 0, number].into(),
             ready: true,

@@ -206,7 +206,7 @@ fn a_service_is_at_its_address_on_nodes_and_outside() {
             "198.51.100.1:80/TCP > 10.1.0.2:8080, 10.1.1.2:8080 as node",
         ]
     );
-    // What is not of the service's family is none of its addresses.
+    // Addresses of another family than the service's are ignored.
     let mut alone = service.clone();
     alone.external.push("2001:db8::7".parse().unwrap());
     let six = ready("fd00:1::2", "n1");
@@ -265,8 +265,8 @@ fn balancers_are_open_to_the_ranges_that_the_service_names() {
         all.iter().filter_map(from).collect::<Vec<_>>()
     };
     assert_eq!(read(&[]), [""; 0]);
-    // A range of one family says nothing of the other. The address that is a balancer's, too, is no
-    // way around it.
+    // A range of one family does not restrict the other. An external address that is also a
+    // balancer's stays restricted.
     assert_eq!(
         read(&[" 10.0.0.0/8 ", "10.9.0.0/16"]),
         [
@@ -274,7 +274,8 @@ fn balancers_are_open_to_the_ranges_that_the_service_names() {
             "203.0.113.1:80/TCP 10.0.0.0/8 from 10.9.0.0/16",
         ]
     );
-    // The node's own address may come: so may its programs where the node has a balancer's address.
+    // A range holds the node's own address: then balancers' addresses may call, too, as its
+    // programs call from there.
     assert_eq!(
         read(&["2001:db8::/64"]),
         ["2001:db8:1::1:80/TCP 2001:db8::/64 from 2001:db8:1::1/128"]
@@ -303,19 +304,19 @@ fn hints_lead_callers_near_only_where_all_endpoints_have_them() {
         meant(c.clone(), &[], &["west"]),
     ];
     assert_eq!(led(&zoned), "0.2, 1.2");
-    // One without a hint: all of them.
+    // One has no hint: all count.
     let half = [zoned[0].clone(), b.clone(), zoned[2].clone()];
     assert_eq!(led(&half), "0.2, 1.2, 2.2");
-    // None for this zone.
+    // None has a hint for this zone.
     assert_eq!(led(&zoned[2..]), "2.2");
-    // Of this zone none that is ready: one elsewhere, not one on its way out here.
+    // None of this zone is ready: one elsewhere counts, not a terminating one here.
     let going = Endpoint {
         ready: false,
         terminating: true,
         ..zoned[0].clone()
     };
     assert_eq!(led(&[going, zoned[2].clone()]), "2.2");
-    // Its own node comes before its zone, where one is meant for it.
+    // A hint for the caller's node takes precedence over its zone.
     let noded = [
         meant(a.clone(), &["n1"], &["east"]),
         meant(b, &["n2"], &["east"]),
@@ -323,7 +324,7 @@ fn hints_lead_callers_near_only_where_all_endpoints_have_them() {
     ];
     assert_eq!(led(&noded), "0.2");
     assert_eq!(led(&noded[1..]), "1.2");
-    // Callers that may reach their own node's endpoints alone have no use for hints.
+    // Callers that may reach only their own node's endpoints ignore hints.
     let local = Service {
         internal_local: true,
         ..service.clone()
@@ -339,7 +340,7 @@ fn hints_lead_callers_near_only_where_all_endpoints_have_them() {
 }
 
 #[test]
-fn endpoints_on_their_way_out_serve_where_none_is_ready() {
+fn terminating_endpoints_serve_if_none_is_ready() {
     let going = Endpoint {
         ready: false,
         terminating: true,
@@ -475,7 +476,7 @@ fn a_pod_has_the_ports_of_its_node_that_it_asks_for_and_no_other_pods() {
 }
 
 #[test]
-fn what_the_machine_answers_itself_goes_to_no_pod_and_to_no_service() {
+fn ports_that_the_machine_answers_itself_go_to_no_pod_and_no_service() {
     let own: Vec<IpAddr> = vec!["192.0.2.1".parse().unwrap()];
     let balanced = Service {
         external_local: true,

@@ -66,7 +66,7 @@ fn ready_endpoints_of_this_node_count_once() {
         endpoint("fd00:1::2", "n1", true),
         endpoint("fd00:1::4", "n1", false),
     ];
-    // The balancer weighs nodes by it, also where pods have an address of each family.
+    // The balancer weighs nodes by this number, also if pods have an address of each family.
     let nothing = LeftOut::default();
     let count = |node: &str| healths(&known(30_000, &all), node, &nothing)[&30_000].endpoints;
     assert_eq!([count("n1"), count("n2"), count("n3")], [2, 1, 0]);
@@ -78,7 +78,7 @@ fn ready_endpoints_of_this_node_count_once() {
     assert!(healths(&Known::default(), "n1", &nothing).is_empty());
 }
 
-/// What is asked of a node `n1` that has this view, and leaves out what is sent.
+/// The input of health checks for a node `n1` with this view; the sender sets what it leaves out.
 fn asked(view: &View, freshness: &Freshness) -> (watch::Sender<LeftOut>, Asked) {
     let (sender, left_out) = watch::channel(LeftOut::default());
     let asked = Asked {

@@ -1,4 +1,4 @@
-//! The proxy against the kernel of this host. Needs root.
+//! Tests the proxy with the kernel of this host. Needs root.
 
 use super::*;
 use crate::served::tests::histories;
@@ -10,15 +10,14 @@ use agent_sys::netlink::links::{LOOPBACK, Links, Route};
 use proptest::prelude::*;
 use std::net::UdpSocket;
 
-/// The address of the host on which servers and callers are, of the service, and of all of a
-/// socket.
+/// The address of servers and callers, of the service, and the unspecified one.
 type Place = [&'static str; 3];
 const PLACES: [Place; 2] = [
     ["192.0.2.9", "10.96.0.1", "0.0.0.0"],
     ["2001:db8::9", "fd00:96::1", "::"],
 ];
 
-/// A service of datagrams with these ports of the host as endpoints.
+/// A UDP service with these ports of the host as endpoints.
 fn known([host, own, _]: Place, ports: &[u16]) -> Arc<Known> {
     let service = Service {
         addresses: vec![own.parse().unwrap()],
@@ -79,7 +78,7 @@ fn lead_to_the_host(host: IpAddr, service: IpAddr) -> Result<(), agent_sys::Erro
     })
 }
 
-/// A server of datagrams, and its port.
+/// A UDP server, and its port.
 fn server(host: IpAddr) -> (UdpSocket, u16) {
     let socket = UdpSocket::bind((host, 0)).unwrap();
     let limit = Some(Duration::from_secs(60));
@@ -142,7 +141,7 @@ fn stays_while_it_serves(place: Place) {
         hear(&first, "going");
         Rules::default().apply(&known(&going), "n1", &[])?;
         hear(&first, "anew");
-        // A client that comes now has the other one.
+        // A client that comes now gets the other one.
         let next = UdpSocket::bind((any, 0)).unwrap();
         next.connect((service, 53)).unwrap();
         next.send(b"new").unwrap();
@@ -182,11 +181,11 @@ fn reaches_the_next_endpoint(place: Place) {
         let flows = Connections::open()?.datagrams(&|_| true)?;
         let direct = |flow: &Flow| flow.called == (host, of_first) && flow.called == flow.answers;
         assert!(flows.iter().any(direct), "another's is kept: {flows:?}");
-        // After a restart of the agent it is not known what the kernel held.
+        // A restarted agent does not know the kernel's table.
         Rules::default().apply(&known(&[of_first]), "n1", &[])?;
         client.send(b"3").unwrap();
         assert_eq!(first.recv(&mut buffer).unwrap(), 1, "after a restart");
-        // Nor that a service went while no agent ran; its address may be another's next.
+        // Nor that a service was deleted while no agent ran; another one may get its address.
         let led = || {
             let mut connections = Connections::open().unwrap();
             let own = |flow: &Flow| flow.called == (service, 53);
@@ -274,7 +273,7 @@ fn ports_of_pods_stay_open_while_an_agent_starts_anew() {
         };
         // The service, and the port at the node's address and its loopback one.
         assert_eq!(fronts(), 3);
-        // The next agent knows services and slices, and one service more, and no pods yet.
+        // The next agent knows services and slices, and a new service, but no pods yet.
         let mut next = (*known(PLACES[0], &[53])).clone();
         let more = known(["192.0.2.9", "10.96.0.2", ""], &[53]);
         let more = more.services.as_ref().unwrap().values().next().unwrap();
@@ -328,7 +327,7 @@ fn a_table_that_is_not_the_proxys_is_made_anew() {
 }
 
 #[test]
-fn chains_that_nothing_leads_to_do_not_pile_up() {
+fn unused_chains_do_not_pile_up() {
     in_new(&[Kind::Network], || {
         let [host, called, any] = PLACES[0];
         let mut links = Links::open()?;
@@ -342,7 +341,7 @@ fn chains_that_nothing_leads_to_do_not_pile_up() {
         })?;
         let server = UdpSocket::bind((host, 0)).unwrap();
         let port = server.local_addr().unwrap().port();
-        // One whose clients stay, and one of somebody else that changes all the time.
+        // One with affinity, and one of another user that changes all the time.
         let known = |seconds| {
             let mut all = (*known(PLACES[0], &[port])).clone();
             let services = all.services.get_or_insert_default();
@@ -439,8 +438,8 @@ fn a_namespace_with_too_many_ports_keeps_no_other_from_being_served() {
     .unwrap();
 }
 
-/// A table without what only stays for the next time: chains that nothing leads to, and lengths of
-/// prefixes that no range has; nothing of one that leads nowhere.
+/// A table without unused parts that are kept: unused chains, and sets of prefix lengths that no
+/// range has; empty if nothing in it is used.
 fn bare(mut held: Held) -> Held {
     if held.sets.values().all(BTreeMap::is_empty) {
         return Held::default();
@@ -468,8 +467,8 @@ fn bare(mut held: Held) -> Held {
     held
 }
 
-/// What the kernel holds of both families, in a network of its own, once these states were applied
-/// one after the other; and what it holds once another agent starts with the last one.
+/// The kernel's tables of both families, in a network namespace of its own, after these states were
+/// applied one after the other; and after another agent has started with the last state.
 fn kernel(states: &[(Arc<Known>, Vec<IpAddr>)]) -> [Vec<Held>; 2] {
     in_new(&[Kind::Network], || {
         let read = || -> Vec<Held> {

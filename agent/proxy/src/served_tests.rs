@@ -37,7 +37,7 @@ fn at(six: bool, net: &str, last: u8) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Ports of few names and numbers, so that services claim each other's.
+/// Ports with few names and numbers, so that services claim the same ones.
 fn any_ports() -> impl Strategy<Value = Vec<Port>> {
     let port = (
         prop_oneof![
@@ -169,8 +169,8 @@ fn any_slice() -> impl Strategy<Value = Slice> {
     })
 }
 
-/// Services with few addresses, so that they claim each other's, also by naming them, slices that
-/// may be of none, ports of pods, and this node's zone and name servers.
+/// Services with few addresses, so that they claim the same ones; slices, some without a service;
+/// host ports; and this node's zone and DNS servers.
 fn any_known() -> impl Strategy<Value = Known> {
     let port = (
         (any::<bool>(), 0_u8..4),
@@ -250,7 +250,7 @@ pub(crate) fn histories() -> impl Strategy<Value = Vec<(Arc<Known>, Vec<IpAddr>)
     })
 }
 
-/// Objects that stay are the same ones, as a watch leaves them.
+/// Keeps unchanged objects as the same `Arc`, as a watch does.
 fn keep<T: PartialEq>(now: &mut Option<Objects<T>>, before: Option<&Objects<T>>) {
     for (key, object) in now.iter_mut().flatten() {
         let same = before.and_then(|before| before.get(key));
@@ -262,7 +262,7 @@ fn keep<T: PartialEq>(now: &mut Option<Objects<T>>, before: Option<&Objects<T>>)
 
 proptest! {
     #[test]
-    fn moves_lead_to_what_all_of_it_at_once_leads_to(
+    fn moves_add_up_to_the_fronts_of_the_last_state(
         states in histories(),
         whole in prop_oneof![Just(budget::WHOLE), 0_usize..5000],
     ) {
@@ -396,7 +396,7 @@ fn what_every_pod_needs_is_served_whatever_else_its_namespace_has() {
         own.insert(named(namespace, "greedy"), service(3, 1000));
     }
     assert_eq!(all(&own), 4, "both, and nothing else");
-    // Who may change one of them passes no limit by it.
+    // Who may edit one of them can't exceed the limit by it.
     own.insert(named("default", "kubernetes"), service(1, 5000));
     assert_eq!(all(&own), 2);
     own.insert(named("default", "kubernetes"), service(1, 3));

@@ -1,4 +1,4 @@
-//! Services against the kernel of this host, in network namespaces. Needs root.
+//! Tests Services with the kernel of this host, in network namespaces. Needs root.
 
 use super::tests::at;
 use super::*;
@@ -15,8 +15,7 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The address of the host on which servers and callers are: callers have none of their own on a
-/// loopback network.
+/// The address of servers and callers: on a loopback network callers have no address of their own.
 fn host(family: Family) -> IpAddr {
     at(family, 2, 9)
 }
@@ -34,7 +33,7 @@ fn client(family: Family) -> UdpSocket {
     }
 }
 
-/// A server that says its name to each caller, for as long as the test runs.
+/// A server that sends its name to each caller, as long as the test runs.
 fn serve(family: Family, name: &'static str) -> u16 {
     let listener = TcpListener::bind((host(family), 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -57,7 +56,7 @@ fn ask(family: Family, port: u16) -> Result<String, std::io::ErrorKind> {
     Ok(text)
 }
 
-/// In a network of its own for each family, where the services' range is routed somewhere.
+/// Runs a test for each family in a network namespace in which the services' range is routed.
 fn in_a_network(test: impl Fn(Family, &mut Filter) + Send + Sync) {
     for family in Family::BOTH {
         in_new(&[Kind::Network], || {
@@ -119,7 +118,7 @@ fn callers_reach_every_endpoint_and_stay_where_they_should() {
             (0..32).all(|_| ask(81).unwrap() == first),
             "over a restart, too"
         );
-        // The endpoint with which the client stays goes; the other one takes over.
+        // The endpoint with which the client stays is removed; the other one takes over.
         let rest = if first == "a" { b } else { a };
         let mut next = wanted;
         next.insert(front(81, Protocol::Tcp), pick(&[rest], Some(600)));
@@ -133,7 +132,7 @@ fn callers_reach_every_endpoint_and_stay_where_they_should() {
 }
 
 #[test]
-fn a_client_whose_endpoint_goes_stays_with_the_next_one() {
+fn a_client_whose_endpoint_is_removed_stays_with_the_next_one() {
     in_a_network(|family, filter| {
         let names = ["a", "b", "c"];
         let ports = names.map(|name| serve(family, name));
@@ -267,8 +266,8 @@ fn datagrams_go_to_an_endpoint_and_answers_come_back() {
     });
 }
 
-/// Runs `test` for each family, on a machine with one pod behind a cable; it gets the place of the
-/// pod's network.
+/// Runs `test` for each family, on a machine with one pod behind a veth pair; it gets the file of
+/// the pod's network namespace.
 fn with_a_pod(test: impl Fn(Family, &mut Filter, &Path) + Send + Sync) {
     for family in Family::BOTH {
         with_a_pod_of(family, |filter, place| test(family, filter, place));
@@ -322,14 +321,14 @@ fn with_a_pod_of(family: Family, test: impl FnOnce(&mut Filter, &Path) + Send) {
     release(&place).unwrap();
 }
 
-/// What a caller hears by TCP and by UDP.
+/// The errors that a caller gets by TCP and by UDP.
 fn heard(family: Family) -> [std::io::ErrorKind; 2] {
     let tcp = TcpStream::connect(service_at(family, 80)).unwrap_err();
     let client = client(family);
     client.connect(service_at(family, 53)).unwrap();
     let limit = Some(Duration::from_secs(60));
     client.set_read_timeout(limit).unwrap();
-    // The packet filter tells the machine's own callers already as they send.
+    // The machine's own callers get nftables' error already as they send.
     client.send(b"who").ok();
     let udp = client.recv(&mut [0; 8]).unwrap_err();
     [tcp.kind(), udp.kind()]

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 const AFFINITY_SECONDS: u32 = 10_800;
 /// The label of a slice that names its service.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
-/// The type of slices that hold names of hosts in the place of addresses.
+/// The address type of slices that hold host names instead of addresses.
 const OF_NAMES: &str = "FQDN";
 /// The label of a node that names its zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -353,10 +353,10 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Reads what the node needs of an object; `None` if it names no service, or has longer lists
-    /// than the API accepts.
+    /// Reads what the node needs of an object; `None` if it names no service, holds host names
+    /// (`FQDN`), or has longer lists than the API accepts.
     pub fn read(slice: EndpointSlice) -> Option<Self> {
-        // A name may read as an address, which the API has then not checked as one.
+        // A host name may look like an address, but the API has not validated it as one.
         if slice.address_type == OF_NAMES {
             return None;
         }

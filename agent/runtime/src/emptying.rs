@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_layer_goes_however_deep_it_is_and_nothing_that_its_links_lead_to() {
+    async fn a_layer_is_removed_however_deep_and_nothing_behind_its_links() {
         let dir = tempfile::tempdir().unwrap();
         let [state, layer, outside] = made(dir.path());
         symlink(&outside, layer.join("link")).unwrap();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_outside_of_the_engines_state_goes_by_the_name_of_a_layer() {
+    async fn nothing_outside_of_the_engines_state_is_removed_as_a_layer() {
         let dir = tempfile::tempdir().unwrap();
         let [state, layer, outside] = made(dir.path());
         symlink(&outside, state.join("snapshots/2")).unwrap();

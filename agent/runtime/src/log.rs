@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_file_is_put_aside_and_the_oldest_go() {
+    fn a_full_log_is_rotated_and_the_oldest_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("0.log");
         let mut file = LogFile::open(dir.path(), &path).unwrap();
@@ -543,7 +543,7 @@ mod tests {
     fn files_put_aside_keep_their_order_whatever_the_clock_says() {
         let dir = tempfile::tempdir().unwrap();
         let mut file = LogFile::open(dir.path(), &dir.path().join("0.log")).unwrap();
-        // The clock stands still, and then goes back by a day.
+        // The clock does not advance, and is then set back by a day.
         for (number, second) in [172_800, 172_800, 86_400].into_iter().enumerate() {
             file.write(
                 number.to_string().as_bytes(),

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_without_such_an_end_or_none_at_all_is_no_such_end() {
+    fn no_group_without_an_oom_kill_and_no_missing_group_counts_as_one() {
         let calm = "oom 3\noom_kill 0\noom_group_kill 7\n";
         let root = group("pods/a/memory.events", calm);
         assert!(!counted(root.path(), "/pods/a"));

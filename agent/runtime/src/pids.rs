@@ -85,15 +85,15 @@ mod tests {
 
     #[test]
     fn a_number_in_another_namespace_is_another_process() {
-        // A container's first process, a command beside it, and one whose number inside is the
-        // command's number outside.
+        // A container's first process, a command in it, and one whose PID in the container is the
+        // command's outside.
         let [first, command, other] = ["450\t90\t1", "9000\t450\t7", "9001\t451\t450"]
             .map(|numbers| format!("Name:\tsh\nTgid:\t450\nNSpid:\t{numbers}\nNSpgid:\t450\n"));
         let engine = Depth(1);
         assert!(engine.is(&command, 450));
         assert!(!engine.is(&first, 450), "ours is 450");
         assert!(!engine.is(&other, 450), "that inside is 450");
-        // On a machine the engine counts as we do.
+        // On a machine the engine is in our namespace.
         assert!(Depth(0).is(&first, 450) && !Depth(0).is(&command, 450));
         assert!(!engine.is("", 450), "it has ended");
     }

@@ -335,7 +335,7 @@ mod tests {
     use crate::endless::{endless, steps};
 
     #[tokio::test]
-    async fn who_reads_an_output_without_an_end_leaves_the_worker_to_others() {
+    async fn reading_an_endless_output_leaves_the_worker_to_others() {
         let output = Output(endless());
         let reading = async {
             let mut bytes = Vec::new();

@@ -207,7 +207,8 @@ mod tests {
         }
     }
 
-    /// What lies there is the pod's: a link could lead the volume to `/dev`, after that is mounted.
+    /// The content there is the pod's: a link could lead the volume to `/dev`, after that is
+    /// mounted.
     #[test]
     fn a_volume_below_dev_is_refused_where_a_pod_can_have_put_a_link() {
         let own = ["/dev/a", "/dev/b/c", "/dev/shm", "/dev/termination-log"];
@@ -218,7 +219,7 @@ mod tests {
             assert!(told.message.contains("below /dev"), "{at}: {told}");
         }
         check_volumes(&["/dev/shm/x"]).unwrap_err();
-        // Nor is the order of the two of any help.
+        // The order of the two does not matter.
         check_volumes(&["/dev/a/x", "/dev/a"]).unwrap_err();
         check_volumes(&["/dev/a", "/dev/a/", "/dev/ab"]).unwrap();
     }

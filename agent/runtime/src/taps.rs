@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_goes_is_forgotten() {
+    async fn a_client_that_disconnects_is_forgotten() {
         let taps = Taps::new();
         drop(taps.add());
         taps.send(Stream::Stdout, b"x").await;

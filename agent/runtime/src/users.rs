@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pods_wish_wins() {
+    fn ids_in_the_pods_spec_take_precedence() {
         let requested = RequestedIds {
             user: Some(1000),
             group: Some(7),
@@ -297,8 +297,8 @@ mod tests {
         );
     }
 
-    /// To setresuid(2) this number says "as it is", so that the process would stay root, also under
-    /// `runAsNonRoot`.
+    /// To setresuid(2) this number means "no change", so that the process would stay root, also
+    /// under `runAsNonRoot`.
     #[test]
     fn no_image_stays_root_by_a_number_that_means_no_change() {
         let last = "4294967295";

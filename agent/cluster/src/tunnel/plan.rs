@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_claim_neither_has() {
+    fn a_range_or_key_that_two_nodes_claim_is_given_to_neither() {
         let honest = node("a", "192.0.2.2", &["10.1.1.0/24"], Some(2));
         let third = node("c", "192.0.2.4", &["10.1.3.0/24"], Some(4));
         let with = |ranges: &[&str], key: u8| {
@@ -284,7 +284,7 @@ mod tests {
             of(&[honest.clone(), greedy, third.clone()])
         };
         assert_eq!(keys(&with(&["10.1.1.128/25"], 3)), [4], "a part of a's");
-        // It meets the range of this node, too, so that it is no claim to be weighed.
+        // It overlaps this node's range, too, so that it is not even considered.
         let meets = with(&["10.1.0.0/22"], 3);
         assert_eq!(keys(&meets), [0_u8; 0], "all of them");
         assert_eq!(keys(&with(&["10.1.2.0/24"], 2)), [4], "a's key");

@@ -1,6 +1,6 @@
-//! What the packet filter lets through beside a tunnel, in network namespaces: a veth pair
-//! stands for the tunnel's link, since the filter goes by the link. The tunnel itself needs a
-//! kernel with WireGuard, and is tested in machines.
+//! Tests nftables rules with a tunnel, in network namespaces: a veth pair replaces the tunnel's
+//! link, since the rules match the link. The tunnel itself needs a kernel with WireGuard, and is
+//! tested in virtual machines.
 
 use super::OVERHEAD;
 use crate::link_settings::{set_ipv6, set_link};
@@ -101,7 +101,7 @@ impl Far {
             .unwrap();
         set_link(link).unwrap();
         set_ipv6(link, &[pod]).unwrap();
-        // The packet filter alone must hold, without the kernel's look at the way back.
+        // nftables alone must suffice, without the kernel's reverse path filter.
         namespace::set(&format!("net/ipv4/conf/{link}/rp_filter"), "0").unwrap();
         namespace::set("net/ipv4/conf/all/rp_filter", "0").unwrap();
         links.switch_on(index(link)).unwrap();
@@ -130,7 +130,7 @@ impl Far {
         self.inside(|| UdpSocket::bind((address, PORT)).unwrap())
     }
 
-    /// Leads the machine's packets for the other machine's pod to this one.
+    /// Routes the machine's packets for the other machine's pod to this end.
     fn lead(&self) {
         let mut links = Links::open().unwrap();
         let (link, pod) = (index(self.link), self.ends.far_pod);
@@ -152,8 +152,8 @@ fn into(link: u32, address: IpAddr) -> Route {
     }
 }
 
-/// Whether a datagram arrives. Where it should it is sent again and again: a veth pair may carry
-/// nothing yet.
+/// Whether a datagram arrives. An expected one is sent repeatedly: a new veth pair may not carry
+/// packets yet.
 fn arrives(from: &UdpSocket, to: &UdpSocket, address: IpAddr, should: bool) -> bool {
     // What an earlier question left behind is no answer to this one.
     to.set_nonblocking(true).unwrap();
@@ -265,7 +265,7 @@ fn pods_of_other_machines_come_by_the_tunnel_or_not_at_all() {
     }
 }
 
-/// Leads callers of the service to a pod.
+/// Serves the service by a pod.
 fn serve(service: IpAddr, pod: IpAddr) {
     let ports = json!([{"name": "udp", "protocol": "UDP", "port": PORT}]);
     let object = json!({"metadata": {"namespace": "shop", "name": "web"}, "spec": {
@@ -290,7 +290,7 @@ fn serve(service: IpAddr, pod: IpAddr) {
 }
 
 #[test]
-fn no_service_lets_in_from_elsewhere_what_has_an_address_of_this_machines_range() {
+fn no_service_admits_packets_from_elsewhere_with_addresses_of_this_machine() {
     for tunnel in [true, false] {
         scene(tunnel, |scene| {
             let pod = scene.pod(|| UdpSocket::bind((scene.ends.any, PORT)).unwrap());
@@ -298,7 +298,7 @@ fn no_service_lets_in_from_elsewhere_what_has_an_address_of_this_machines_range(
             serve(service, scene.at);
             let peer = scene.peer.socket(scene.ends.far_pod);
             assert!(arrives(&peer, &pod, service, true), "a pod elsewhere");
-            // A policy would take it for the pod that has the address here.
+            // A policy would treat it as the pod that has the address here.
             for far in [&scene.peer, &scene.second, &scene.stranger] {
                 let claimed = far.socket(scene.ends.own);
                 assert!(!arrives(&claimed, &pod, service, false), "{}", far.link);
@@ -378,7 +378,7 @@ fn a_connection_goes_on_when_its_packets_change_the_link() {
 }
 
 #[test]
-fn the_machine_speaks_by_the_tunnel_with_its_address_in_its_range() {
+fn the_machine_sends_into_the_tunnel_from_its_address_in_its_range() {
     scene(true, |scene| {
         let mut links = Links::open().unwrap();
         let (segment, tunnel) = (index("segment"), index(TUNNEL));

@@ -1,4 +1,4 @@
-//! The neighbour as the machine's server of DHCP, which answers at one port of the machine.
+//! Tests with the neighbour as the machine's DHCP server, which answers at one port of the machine.
 
 use crate::{Machine, NEIGHBOUR, NODE, PATIENCE, SILENCE, at, known, pod, service, within};
 use agent_proxy::Rules;
@@ -15,7 +15,7 @@ fn bound(address: IpAddr, port: u16) -> UdpSocket {
 }
 
 #[test]
-fn no_pod_and_no_service_takes_what_a_server_of_dhcp_answers_the_machine() {
+fn no_pod_and_no_service_gets_a_dhcp_servers_answers_to_the_machine() {
     Machine::with(|machine| {
         let agent = machine.agent();
         let a = pod(&agent, "a");

@@ -1,5 +1,5 @@
-//! Callers from beyond a link of the machine: which source a pod sees of them, and what they reach
-//! while an agent starts anew. The machine and its neighbour are network namespaces. Needs root.
+//! Tests callers from outside of the machine: the source address that a pod sees, and what they
+//! reach while an agent restarts. The machine and its neighbour are network namespaces. Needs root.
 
 mod leases;
 mod reused;
@@ -26,8 +26,7 @@ const POD_THERE: [&str; 2] = ["10.1.1.5", "fd00:1:0:1::5"];
 const GATEWAY: [&str; 2] = ["10.1.0.1", "fd00:1::1"];
 const RANGES: [&str; 2] = ["10.1.0.0/24", "fd00:1::/64"];
 const RANGES_THERE: [&str; 2] = ["10.1.1.0/24", "fd00:1:0:1::/64"];
-/// Addresses of services that are of no node: one that the service names itself, and one of a load
-/// balancer.
+/// Addresses of services that belong to no node: an external IP, and a load balancer's.
 const EXTERNAL: [&str; 2] = ["203.0.113.7", "2001:db8:1::7"];
 const BALANCER: [&str; 2] = ["203.0.113.8", "2001:db8:1::8"];
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -91,7 +90,7 @@ impl Machine {
         release(&machine.neighbour).expect("it goes");
     }
 
-    /// An agent that starts; pods' packets go unchanged between machines.
+    /// A newly started agent; pods' packets pass between machines untranslated.
     fn agent(&self) -> Sandboxes {
         let agent = Sandboxes::open(SandboxOptions {
             run: self.dir.path().join("pods"),
@@ -155,7 +154,7 @@ impl Server {
         })
     }
 
-    /// The callers that it sees when somebody calls, by each protocol; each gets an answer.
+    /// The source addresses that it sees of a call, by each protocol; each call gets an answer.
     fn sees(&self, call: impl Fn() -> (TcpStream, UdpSocket)) -> [IpAddr; 2] {
         let (mut stream, socket) = call();
         let (mut accepted, by_connection) = self.connections.accept().expect("a caller");
@@ -173,7 +172,7 @@ impl Server {
     }
 }
 
-/// Calls at an address by each protocol, by datagrams from a certain one.
+/// Calls an address by each protocol; datagrams have the source address `from`.
 fn call(from: IpAddr, to: IpAddr, port: u16) -> (TcpStream, UdpSocket) {
     let socket = UdpSocket::bind((from, 0)).expect("a socket");
     socket.set_read_timeout(Some(PATIENCE)).expect("a limit");
@@ -194,7 +193,7 @@ fn neighbour() -> Peer {
     }
 }
 
-/// A service with a port of the node, and its endpoints by node.
+/// A service with a node port, and its endpoints by node.
 fn service(name: &str, node_port: u16, policy: &str, ends: &[(&str, &str)]) -> Known {
     let own = ["10.96.0.1", "fd00:96::1"].map(|base| format!("{base}{}", node_port % 1000));
     let port = |name: &str, protocol: &str| json!({"name": name, "protocol": protocol, "port": 80});
@@ -351,8 +350,7 @@ fn datagrams_of_a_caller_outside_go_where_the_service_leads_now_wherever_it_call
                     (EXTERNAL[place], 80),
                     (BALANCER[place], 80),
                 ];
-                // Each goes on to send from the same port, as a client of the cluster's names or a
-                // telephone does.
+                // Each keeps sending from the same port, as a DNS client or a telephone does.
                 let callers = called.map(|(address, port)| {
                     machine.there(|| {
                         let socket = UdpSocket::bind((at(NEIGHBOUR[place]), 0)).expect("a socket");
@@ -381,7 +379,7 @@ fn datagrams_of_a_caller_outside_go_where_the_service_leads_now_wherever_it_call
                     let heard = caller.recv(&mut [0; 8]).expect_err("nobody answers");
                     assert_eq!(heard.kind(), ErrorKind::ConnectionRefused, "{called:?}");
                 }
-                // One that called while there was nobody finds the first endpoint at once.
+                // One that called while there was no endpoint finds the first one at once.
                 lead(&[&a]);
                 arrive(&first, "fourth");
             }
@@ -396,7 +394,7 @@ fn datagrams_of_a_caller_outside_go_where_the_service_leads_now_wherever_it_call
 const SERVICE_RANGES: [&str; 2] = ["10.96.0.0/16", "fd00:96::/112"];
 const OF_SERVICES: [&str; 2] = ["10.96.0.185", "fd00:96::185"];
 
-/// Who calls there by each protocol hears that there is nobody.
+/// Checks that calls by each protocol are refused.
 fn is_refused(to: IpAddr) {
     let stream = TcpStream::connect_timeout(&(to, 80).into(), PATIENCE);
     let heard = stream.expect_err("nobody answers").kind();
@@ -405,14 +403,14 @@ fn is_refused(to: IpAddr) {
     let socket = UdpSocket::bind(any).expect("a socket");
     socket.set_read_timeout(Some(PATIENCE)).expect("a limit");
     socket.connect((to, 80)).expect("it is called");
-    // The packet filter tells the machine's own callers already as they send.
+    // The machine's own callers get nftables' error already as they send.
     socket.send(b"who").ok();
     let heard = socket.recv(&mut [0; 8]).expect_err("nobody answers").kind();
     assert_eq!(heard, ErrorKind::ConnectionRefused, "{to}");
 }
 
 #[test]
-fn nobody_outside_answers_in_the_place_of_a_service_that_is_not_there() {
+fn nobody_outside_answers_in_place_of_a_service_that_does_not_exist() {
     Machine::with(|machine| {
         let agent = machine.agent();
         let (a, b) = (pod(&agent, "a"), pod(&agent, "b"));
@@ -536,7 +534,7 @@ fn pods_of_other_nodes_come_in_unchanged_while_an_agent_starts_anew() {
         let second = machine.agent();
         come("anew");
         go("anew");
-        // A node that went while no agent ran is let in no more.
+        // A node that was deleted while no agent ran is no longer admitted.
         second.give_peers(&[]).expect("no routes");
         let to = (a.addresses[0], 80).into();
         let reached = machine.there(|| TcpStream::connect_timeout(&to, SILENCE));
@@ -545,7 +543,7 @@ fn pods_of_other_nodes_come_in_unchanged_while_an_agent_starts_anew() {
     });
 }
 
-/// Datagrams between a pod and the neighbour, each way at least one.
+/// A UDP flow between a pod and the neighbour, with a datagram each way.
 struct Flow {
     name: String,
     pod: UdpSocket,
@@ -587,7 +585,7 @@ impl Flow {
         }
     }
 
-    /// A pod calls at an address, which leads to one of the neighbour.
+    /// A pod calls an address that leads to one of the neighbour's.
     fn to(machine: &Machine, pod: &Sandbox, own: IpAddr, [to, end]: [SocketAddr; 2]) -> Self {
         let name = format!("to {to}");
         let bind = |address: SocketAddr| UdpSocket::bind(address).expect("a socket");
@@ -603,7 +601,7 @@ impl Flow {
         }
     }
 
-    /// What the pod hears next, but calls.
+    /// The next datagram that the pod gets, except calls.
     fn heard(&self) -> String {
         let mut text = [0; 32];
         let mut next = || {
@@ -614,13 +612,13 @@ impl Flow {
         if first == "who" { self.heard() } else { first }
     }
 
-    /// The neighbour sends on, and the pod hears it.
+    /// The neighbour sends again, and the pod gets it.
     fn goes_on(&self, when: &str) {
         self.neighbour.send(when.as_bytes()).expect("it is sent");
         assert_eq!(self.heard(), when, "{}", self.name);
     }
 
-    /// The neighbour sends on, and the next that the pod hears is its machine.
+    /// The neighbour sends again, and the next datagram that the pod gets is its machine's.
     fn is_silent(&self, when: &str) {
         self.neighbour.send(b"theirs").expect("it is sent");
         let to = self.pod.local_addr().expect("an address");

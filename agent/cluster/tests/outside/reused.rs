@@ -1,4 +1,4 @@
-//! A pod at the address of one that is gone.
+//! Tests a pod that gets the address of one that is gone.
 
 use crate::{Machine, NEIGHBOUR, PATIENCE, SILENCE, at, pod, within};
 use std::net::{IpAddr, UdpSocket};
@@ -13,7 +13,7 @@ fn bound(address: IpAddr, port: u16) -> UdpSocket {
 }
 
 #[test]
-fn a_pod_hears_nobody_to_whom_the_pod_before_it_at_its_address_spoke() {
+fn a_pod_gets_no_answers_for_the_pod_that_had_its_address_before() {
     Machine::with(|machine| {
         let agent = machine.agent();
         let ranges = SMALL.map(|range| range.parse().expect("a range"));

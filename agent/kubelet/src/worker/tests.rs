@@ -25,14 +25,14 @@ use std::sync::{Mutex, mpsc};
 use tests_support::containers::container;
 use tokio::time::Instant as Moment;
 
-/// An engine that fetches an image for ever.
+/// An engine whose image pulls never end.
 #[derive(Debug)]
 struct Fetching {
     other: Arc<dyn Runtime>,
     state: Arc<EngineState>,
 }
 
-/// What it shows, and what it was asked for.
+/// The engine's content, and the calls that it got.
 #[derive(Debug, Default)]
 pub(crate) struct EngineState {
     /// Its containers.
@@ -184,7 +184,7 @@ pub(crate) fn with_own_engine(shared: Arc<Shared>) -> (Arc<Shared>, Arc<EngineSt
         other: shared.runtime.clone(),
         state: state.clone(),
     });
-    // It is not asked for: the master is silent.
+    // It is not read: the master does not answer.
     shared.node = tokio::sync::Mutex::new(Some((Arc::<Node>::default(), Instant::now())));
     (Arc::new(shared), state)
 }
@@ -196,7 +196,7 @@ pub(super) fn worker_of(shared: &Arc<Shared>, pod: &Arc<Pod>) -> Worker {
     Worker::new(shared.clone(), reference, version, TaskState::default())
 }
 
-/// A master that blocks the thread which asks it for a token, as the making of volumes blocks it.
+/// A master that blocks the calling thread at a request for a token, as the set-up of volumes does.
 #[derive(Debug)]
 struct Holding {
     asked: mpsc::Sender<()>,
@@ -275,7 +275,7 @@ async fn volumes_that_failed_are_tried_again_when_what_they_show_has_changed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn volumes_that_are_still_being_made_at_a_pod_s_end_are_gone_with_it() {
-    // What is held is in memory.
+    // The held folder is a tmpfs.
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let (answer, held) = mpsc::channel();
     let (asked, is_asked) = mpsc::channel();
@@ -346,7 +346,7 @@ impl Api for Taking {
 
 /// A pod whose volumes are made, with one container.
 pub(super) struct Holder {
-    /// What is held is in memory.
+    /// The held folder is a tmpfs.
     _dir: tempfile::TempDir,
     pub(super) master: Arc<Taking>,
     engine: Arc<EngineState>,
@@ -461,7 +461,7 @@ impl Holder {
         ]
     }
 
-    /// Takes a step; in how long the next one comes at the latest.
+    /// Runs a step; returns the time until the next one, at most.
     pub(super) async fn step(&mut self) -> Duration {
         match self.worker.step(&self.pod).await {
             Next::Wait(at) => at.map_or(RESYNC, |at| between(Timestamp::now(), at)),
@@ -469,7 +469,7 @@ impl Holder {
         }
     }
 
-    /// Whether the pod has given back all of it, and what is read is still there.
+    /// Whether the pod has released all its resources, and what is still read exists.
     pub(super) fn has_given_back(&self) -> bool {
         let is_kept = self.kept().iter().all(|path| path.exists());
         self.worker.released.is_set() && self.left().is_empty() && is_kept
@@ -497,7 +497,7 @@ pub(super) fn eviction(reason: &'static str) -> Eviction {
 
 /// Needs root, as all with a volume in memory.
 #[tokio::test]
-async fn a_pod_that_is_over_gives_back_its_volumes_and_layers_and_what_is_read_stays() {
+async fn an_ended_pod_releases_volumes_and_layers_and_keeps_what_is_read() {
     for (policy, code) in [("Never", 1), ("OnFailure", 0)] {
         let mut holder = Box::pin(Holder::new(policy, exited(code))).await;
         assert_eq!(holder.left().len(), 3);
@@ -517,7 +517,7 @@ async fn a_pod_that_is_over_gives_back_its_volumes_and_layers_and_what_is_read_s
 }
 
 #[tokio::test]
-async fn a_part_that_can_t_be_given_back_stops_no_other_and_is_tried_again_soon() {
+async fn a_resource_that_can_t_be_released_delays_no_other_and_is_tried_again_soon() {
     let mut holder = Box::pin(Holder::new("Never", exited(0))).await;
     holder.engine.fails.store(true, Ordering::Relaxed);
     assert!(holder.step().await <= RETRY);
@@ -559,7 +559,7 @@ async fn a_part_that_can_t_be_given_back_stops_no_other_and_is_tried_again_soon(
     assert!(holder.has_given_back());
 }
 
-/// A volume is mounted for the pod, and its driver is not here.
+/// A volume is mounted for the pod, and its driver is missing.
 fn without_driver(shared: &mut Shared) {
     let volume = json!({"driver": "disk.example", "handle": "h", "boot": "", "stage": null,
         "targets": {"u/v": "Done"}});
@@ -586,7 +586,7 @@ async fn a_driver_that_is_gone_keeps_nothing_but_its_own_volume() {
 }
 
 #[tokio::test]
-async fn a_deleted_pod_is_removed_at_once_and_gives_back_what_it_took_where_that_waits() {
+async fn a_deleted_pod_is_removed_at_once_or_releases_its_resources_if_that_waits() {
     let deleted = || {
         let mut pod = Holder::pod("Never");
         pod.metadata.deletion_timestamp = Some(Time(Timestamp::now()));
@@ -607,7 +607,7 @@ async fn a_deleted_pod_is_removed_at_once_and_gives_back_what_it_took_where_that
 }
 
 #[tokio::test]
-async fn a_pod_that_runs_or_is_to_run_again_and_a_static_one_keep_what_they_took() {
+async fn pods_that_run_or_will_run_again_and_static_ones_keep_their_resources() {
     let started_at = Timestamp::now();
     let manifest = json!({
         "apiVersion": "v1",
@@ -641,7 +641,7 @@ async fn a_pod_that_runs_or_is_to_run_again_and_a_static_one_keep_what_they_took
 }
 
 #[tokio::test]
-async fn an_evicted_pod_gives_back_what_it_took_while_the_master_is_away() {
+async fn an_evicted_pod_releases_its_resources_while_the_master_is_away() {
     let mut holder = Box::pin(Holder::new("Always", exited(137))).await;
     holder.master.away.store(true, Ordering::Relaxed);
     let record = holder.machine().pod_dir("u").join("eviction");

@@ -1,4 +1,4 @@
-//! Errors (ICMP): the kernel judges them by the connection of the packet that they quote.
+//! Tests ICMP errors: the kernel judges them by the connection of the packet that they quote.
 
 use super::*;
 use agent_sys::netlink::links::{Route, VethPair, octets};
@@ -11,20 +11,20 @@ use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use tests_harness::wait::eventually;
 
-/// What forged errors quote of a connection.
+/// The payload that forged errors quote.
 const QUOTED: &[u8] = b"a message";
 
 /// Types and codes of errors: for all of them the kernel looks up the quoted connection.
 fn kinds(family: Family) -> &'static [(u8, u8)] {
     match family {
-        // Not reached, packet too large, slow down, another router, time exceeded, bad parameter.
+        // Unreachable, too large, source quench, redirect, time exceeded, parameter problem.
         Family::V4 => &[(3, 3), (3, 4), (4, 0), (5, 1), (11, 0), (12, 0)],
-        // The same as far as they exist; all types below 128 are errors.
+        // The same as far as they exist in ICMPv6; all types below 128 are errors.
         Family::V6 => &[(1, 4), (2, 0), (3, 0), (4, 0), (100, 0)],
     }
 }
 
-/// The sum of the Internet protocols (RFC 1071).
+/// The Internet checksum (RFC 1071).
 fn sum(bytes: &[u8]) -> [u8; 2] {
     let words = bytes.chunks(2).map(|word| {
         let low = word.get(1).copied().unwrap_or_default();
@@ -66,7 +66,7 @@ fn send(socket: &OwnedFd, message: &[u8], to: IpAddr) {
     sendto(socket.as_raw_fd(), message, &to, MsgFlags::empty()).unwrap();
 }
 
-/// What came to a socket since, by type and code; `of`: whether it is looked at.
+/// Types and codes of the messages that a socket has received since; `of`: which messages count.
 fn heard(socket: &OwnedFd, family: Family, of: impl Fn(&[u8]) -> bool) -> Vec<(u8, u8)> {
     // With IPv4 the packet's header comes, too.
     let begin = match family {
@@ -163,7 +163,7 @@ fn no_pod_tells_the_machine_of_errors_of_other_connections() {
     });
 }
 
-/// Sends until the answer is that the port is closed.
+/// Sends until the error is that the port is closed.
 fn is_refused(socket: &UdpSocket) {
     socket.set_read_timeout(Some(SECOND)).unwrap();
     until("a refusal", || {
@@ -182,7 +182,7 @@ fn errors_about_a_pods_own_connections_come_whichever_end_it_is() {
         }
         .map(|text| text.parse().unwrap());
         node.publish(["UDP", "Cluster"], "b", cluster_ip, own);
-        // b gets and a sends; nothing the other way.
+        // b may receive and a may send, not the other way round.
         let to_b = json!({"podSelector": {"matchLabels": {"app": "b"}}, "ingress": [{
             "from": [{"podSelector": {"matchLabels": {"app": "a"}}}],
         }], "egress": [], "policyTypes": ["Ingress", "Egress"]});
@@ -297,7 +297,7 @@ fn with_routers(node: &Node, test: impl FnOnce(&Routers)) {
 #[test]
 fn routers_errors_come_to_the_pod_whose_packets_they_are_about() {
     Node::with(&["a"], |node| {
-        // It is reached by nobody, and reaches all.
+        // Its policies allow all egress and no ingress.
         let to_a = json!({"podSelector": {"matchLabels": {"app": "a"}}});
         node.say(&[to_a]);
         with_routers(node, |routers| {
@@ -387,7 +387,7 @@ fn no_pod_makes_the_packets_to_its_machine_smaller_by_an_error_about_its_own_con
             let first = of_c();
             first.connect((routers.far, 9)).unwrap();
             is_refused(&first);
-            // It calls, and has the machine's address there.
+            // It is the client, masqueraded as the machine.
             let (client, server) = (of_c(), of_far());
             let [from, to] = connect(&client, &server, routers.far);
             assert_eq!(from.ip(), routers.machine);
@@ -395,7 +395,7 @@ fn no_pod_makes_the_packets_to_its_machine_smaller_by_an_error_about_its_own_con
             let own = SocketAddr::new(node.at("c"), client.local_addr().unwrap().port());
             tell(to, own, &server);
             assert_eq!(largest(), Some(1500), "about a call of its own");
-            // It is called at a port of the machine, by a caller that it sees as itself.
+            // It is the server at a port of the machine, and sees the client's own address.
             let cluster_ip: IpAddr = match node.family {
                 Family::V4 => "10.96.0.10",
                 Family::V6 => "fd00:96::10",
