@@ -42,7 +42,7 @@ pub enum Seccomp {
     /// What programs need, and what the container's capabilities allow.
     #[default]
     RuntimeDefault,
-    /// All calls that no container is refused in general ([`Who::Nobody`]).
+    /// All calls except those that no container may make (`Who::Nobody`).
     Unconfined,
 }
 

@@ -164,7 +164,7 @@ pub fn entries(fronts: &Fronts) -> Entries {
 
 /// The whole table of a family, in place of one that this or another agent made. Rules are
 /// replaced, and maps and sets are filled anew; but the clients with affinity stay, and the
-/// services' ranges until [`service_ranges`] replaces them.
+/// services' ranges until `service_ranges` replaces them.
 pub fn all(family: Family, entries: &Entries) -> Vec<Change> {
     let mut changes = vec![Change::AddTable(TABLE), Change::ClearTable(TABLE)];
     changes.extend(maps_and_sets(family));
