@@ -215,7 +215,7 @@ fn queries_to_the_clusters_dns_service_reach_the_node_and_are_answered() {
             for socket in [&server, &asking] {
                 socket.set_read_timeout(Some(PATIENCE)).unwrap();
             }
-            // It hears that address alone.
+            // It listens only at that address.
             asking.connect((front, 53)).unwrap();
             asking.send(b"who").unwrap();
             let (_, from) = server.recv_from(&mut [0; 8]).unwrap();

@@ -22,7 +22,8 @@ const AF_MAX: u64 = 46;
 /// (`SCHED_RESET_ON_FORK`).
 const SHARED_CLASSES: [u64; 3] = [0, 3, 5];
 const RESET_ON_FORK: u64 = 0x4000_0000;
-/// The same of disks (ioprio.h: none, best effort, idle), and where a class begins in a priority.
+/// The same for disks (ioprio.h: none, best effort, idle), and the first bit of the class in a
+/// priority.
 const DISK_CLASSES: [u64; 3] = [0, 2, 3];
 const DISK_CLASS: u32 = 13;
 /// The bits that the kernel reads of an `int`; it ignores the upper half of the register.

@@ -20,7 +20,7 @@ const POD: usize = 320;
 /// More bytes than any namespace can take.
 pub(crate) const MAX_BYTES: usize = MAX_BATCH / 3;
 
-/// Comparisons that a table takes at most, if it is made anew: about a second.
+/// Most comparisons to compute a table anew: about a second.
 const EFFORT: usize = 1 << 26;
 /// Most comparisons that a namespace can take.
 pub(crate) const MAX_EFFORT: usize = EFFORT / 3;

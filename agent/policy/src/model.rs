@@ -391,7 +391,7 @@ pub struct World {
 
 /// Whether a rule's peer selects a pod or address. Sets are updated by it, for addresses whose pods
 /// have changed, and tests compare the kernel's rules with it.
-pub(crate) fn is_meant(
+pub(crate) fn is_selected(
     peer: &PolicyPeer,
     own: &str,
     address: IpAddr,

@@ -20,7 +20,7 @@ use crate::budget::{Budget, MAX_EFFORT, of_set};
 use crate::model::{Labels, NamedPort, Pod, Policy, World};
 use crate::name::named;
 use crate::part::{Part, Plan, drops};
-use crate::pods::{Meant, PodAddresses, PodIndex, places};
+use crate::pods::{PodAddresses, PodIndex, Selected, places};
 use crate::table::{Rules, Set, Table};
 use agent_proxy::Key;
 use agent_sys::netlink::Family;
@@ -339,13 +339,13 @@ impl Maker<'_> {
 
     /// Computes the sets that a namespace's chains look up, until the part exceeds its limit.
     fn fill(&mut self, part: &mut Part, namespace: &str) {
-        let mut meant = Meant::default();
+        let mut selected = Selected::default();
         for (name, content) in std::mem::take(&mut part.asked) {
             if part.is_over() {
                 break;
             }
             let held = self.sets.remove(&name);
-            let set = self.index.set(namespace, &content, held, &mut meant);
+            let set = self.index.set(namespace, &content, held, &mut selected);
             part.bytes += of_set(&set);
             part.sets.insert(name, set);
         }

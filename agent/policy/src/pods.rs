@@ -3,7 +3,7 @@
 
 use crate::branch::{Content, Peers};
 use crate::budget::MAX_EFFORT;
-use crate::model::{Labels, Pod, PolicyPeer, Selector, is_meant};
+use crate::model::{Labels, Pod, PolicyPeer, Selector, is_selected};
 use crate::table::Set;
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::AddressRange;
@@ -90,7 +90,7 @@ pub(crate) struct PodIndex<'a> {
 
 /// The pods that a list of peers selects, kept for the next sets with the same peers.
 #[derive(Debug, Default)]
-pub(crate) struct Meant {
+pub(crate) struct Selected {
     /// Among all.
     all: Option<Found>,
     /// Among those at addresses that have changed.
@@ -248,14 +248,14 @@ impl<'a> PodIndex<'a> {
             .collect()
     }
 
-    /// Computes a set. `held`: the same set in the last table. `meant`: what was found for the sets
-    /// before it.
+    /// Computes a set. `held`: the same set in the last table. `selected`: what was found for the
+    /// previous sets.
     pub(crate) fn set(
         &self,
         namespace: &str,
         content: &Content,
         held: Option<Arc<Set>>,
-        meant: &mut Meant,
+        selected: &mut Selected,
     ) -> Arc<Set> {
         let (peers, length) = match content {
             Content::Ranges(ranges) => return Arc::clone(ranges),
@@ -264,11 +264,11 @@ impl<'a> PodIndex<'a> {
         };
         let held = held.filter(|_| self.changed.len() <= MOST_CHANGED);
         let Some(mut set) = held else {
-            let all = known(&mut meant.all, peers, || self.meant(namespace, peers));
+            let all = known(&mut selected.all, peers, || self.selected(namespace, peers));
             return Arc::new(Set::Keys(length, self.keys(content, all)));
         };
-        let there = known(&mut meant.changed, peers, || {
-            self.meant_of_changed(namespace, peers)
+        let there = known(&mut selected.changed, peers, || {
+            self.selected_of_changed(namespace, peers)
         });
         for address in &self.changed {
             let Set::Keys(_, held) = &*set else { continue };
@@ -306,8 +306,8 @@ impl<'a> PodIndex<'a> {
     }
 
     /// The places that one of these peers selects, in order; all places if the list is empty. The
-    /// result is that of [`is_meant`], without a test of each place against each peer.
-    fn meant(&self, own: &str, peers: &Peers) -> Vec<usize> {
+    /// result is that of [`is_selected`], without a test of each place against each peer.
+    fn selected(&self, own: &str, peers: &Peers) -> Vec<usize> {
         let mut marks = vec![peers.list.is_empty(); self.places.len()];
         let mut mean = |place: usize| {
             if let Some(mark) = marks.get_mut(place) {
@@ -335,13 +335,13 @@ impl<'a> PodIndex<'a> {
     }
 
     /// Those of them at addresses that have changed.
-    fn meant_of_changed(&self, own: &str, peers: &Peers) -> Vec<usize> {
+    fn selected_of_changed(&self, own: &str, peers: &Peers) -> Vec<usize> {
         let all = self.changed.iter().flat_map(|at| self.places_at(*at));
         let those = all.filter(|place| {
             let is = |(at, pod): &PodAddress| {
                 let mean = |peer: &PolicyPeer| {
                     matches!(peer, PolicyPeer::Pods { .. })
-                        && is_meant(peer, own, *at, Some(&**pod), self.namespaces)
+                        && is_selected(peer, own, *at, Some(&**pod), self.namespaces)
                 };
                 peers.list.is_empty() || peers.holds(*at) || peers.list.iter().any(mean)
             };

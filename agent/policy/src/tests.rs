@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::model::{
-    Labels, NamedPort, Pod, Policy, PolicyPeer, Ports, Rule, Selector, Wants, is_meant,
+    Labels, NamedPort, Pod, Policy, PolicyPeer, Ports, Rule, Selector, Wants, is_selected,
 };
 use crate::table::Set;
 use agent_proxy::Key;
@@ -65,7 +65,7 @@ fn allows(
 ) -> bool {
     let namespaces = world.namespaces.as_ref().unwrap();
     let far = pod_at(world, own, other);
-    let peer = |peer: &PolicyPeer| is_meant(peer, &pod.namespace, other, far, namespaces);
+    let peer = |peer: &PolicyPeer| is_selected(peer, &pod.namespace, other, far, namespaces);
     let port = |(protocol, ports): &(u8, Ports)| {
         *protocol == connection.protocol
             && match ports {

@@ -148,7 +148,7 @@ async fn a_port_is_open_at_the_nodes_addresses_while_its_service_asks_for_it_and
         "{answer}"
     );
     freshness.applied();
-    // The packet filter has no room for its namespace: endpoints here are reached by nobody.
+    // Its namespace exceeds its share: nobody reaches its endpoints here.
     let closed = LeftOut {
         namespaces: [("shop".to_owned(), Vec::new())].into(),
         ..LeftOut::default()

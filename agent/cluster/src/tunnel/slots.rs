@@ -32,7 +32,7 @@ use sha2::{Digest as _, Sha256};
 
 /// Seconds between packets on a link without traffic: they show whether the peer has its key.
 pub(crate) const KEEPALIVE: u16 = 25;
-/// Age of a session, in seconds, at which it is agreed anew by its first packet
+/// Age of a session, in seconds, from which its next packet starts a new handshake
 /// (`REKEY_AFTER_TIME`).
 const AGREED_ANEW: u64 = 120;
 /// Age from which a session is no longer used: 30 s before its receiver ends it
@@ -201,7 +201,7 @@ pub(crate) struct Plan {
     pub(crate) peers: [BTreeMap<Key, Peer>; 2],
     /// By which link ranges are routed, including those of nodes that are no peers.
     pub(crate) routes: BTreeMap<Range, Slot>,
-    /// Peers that are sent an empty packet, so that an old session is agreed anew.
+    /// Peers to which an empty packet is sent, so that a new session replaces an old one.
     pub(crate) wake: [Vec<Key>; 2],
     /// Packets leave a link whose peer has another key by now: plan again when what is under way
     /// has arrived.

@@ -572,7 +572,7 @@ fn silent_peers_hold_no_renewal_up_and_without_a_period_there_is_none() {
     };
     let plan = planned(&members, &seen, kept, &mut Memory::default());
     assert_eq!(plan.renewal, Renewal::NotDue);
-    // One that is heard on the other link alone holds it up.
+    // A peer with a session only on the other link delays it.
     let preferred = at(NOW).preferred();
     let mut ages = [10, 10];
     *preferred.of_mut(&mut ages) = DEAD;

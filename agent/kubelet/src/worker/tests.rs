@@ -37,7 +37,7 @@ struct Fetching {
 pub(crate) struct EngineState {
     /// Its containers.
     pub(crate) seen: Mutex<Vec<Seen>>,
-    /// When an image was asked for first.
+    /// When an image was first requested.
     asked: Mutex<Option<Moment>>,
     /// The containers that were emptied, and whether it fails to do that and to remove one.
     emptied: Mutex<Vec<String>>,
@@ -169,7 +169,7 @@ impl Runtime for Fetching {
     }
 }
 
-/// A new pod of the machine's network with one container, and when its image was asked for.
+/// A new pod with `hostNetwork` and one container, and when its image was requested.
 struct Scene {
     _dir: tempfile::TempDir,
     engine: Arc<EngineState>,
