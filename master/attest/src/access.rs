@@ -95,7 +95,7 @@ impl MachineAccess {
                     .to_owned(),
             ),
             Self::NoTpm => Some(
-                "the machine was admitted without a TPM, and its Machine no longer says that it has none"
+                "the machine was admitted without a TPM, and its Machine's spec no longer allows that"
                     .to_owned(),
             ),
             Self::Untrusted(code) => Some(format!("the machine is Untrusted: {code}")),

@@ -71,7 +71,7 @@ mod tests {
         assert!(all.reserve(of(&[1, 2])).is_some());
         assert!(
             all.reserve(of(&[3])).is_none(),
-            "what was refused took nothing, and gave nothing back"
+            "a refused reservation takes and releases nothing"
         );
         drop(beside);
         assert!(all.taken.lock().unwrap().is_empty());

@@ -22,8 +22,8 @@ const STRANGERS_OF_BLOCK: usize = 16;
 const KEYS: usize = 96;
 const KEYS_OF_HOST: usize = 32;
 const KEYS_OF_BLOCK: usize = 48;
-/// Of [`KEYS`], the ones that a key may take which holds one already. To keep a machine out takes
-/// three keys that fill this part, and a key for each slot of the rest: 51.
+/// Of [`KEYS`], the slots that are open to a key which holds one already. To keep a machine out, an
+/// attacker needs three keys that fill this part, and one more for each slot of the rest: 51.
 const KEYS_SHARED: usize = 48;
 /// Bodies for one endorsement key, from everywhere, from one host, and from one site or block.
 const KEY: usize = 16;
@@ -47,7 +47,7 @@ enum Share {
     Node(Digest),
 }
 
-/// The rooms.
+/// The held slots, counted by share.
 #[derive(Debug, Default)]
 pub(crate) struct BodyRooms {
     taken: Mutex<HashMap<Share, usize>>,
@@ -118,7 +118,7 @@ fn shares_of(
             .chain([(Share::Strangers, STRANGERS)])
             .collect(),
         CallerClass::Listed(key) => {
-            // Nothing that is not held is in the table.
+            // The table has no entry for a key without slots.
             let holds_one = taken.contains_key(&Share::Key(key));
             let keys = if holds_one { KEYS_SHARED } else { KEYS };
             networks

@@ -41,7 +41,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Proofs in progress at most: anyone may ask for one, and a TPM makes one after another.
 const PROOFS: usize = 4;
 
-/// An admission is answered again within so many seconds of its statement's time: enough for some
+/// Seconds after the statement's time within which its admission is answered again: enough for some
 /// tries of the admin's tool, of up to two minutes each, and for a restart of the master.
 const REPEAT_TIME: u64 = 600;
 
@@ -255,8 +255,9 @@ impl BootstrapService {
         })
     }
 
-    /// The recorded takeover while its admission is answered again: for a short time, and under no
-    /// other root than the admin accepted, which may be rotated to shut out someone with the key.
+    /// The recorded takeover, as long as its admission may be answered again: for a short time, and
+    /// only under the root that the admin accepted, as a rotation may be meant to shut out someone
+    /// who has the key.
     fn repeatable(&self) -> Option<&Takeover> {
         let takeover = self.takeover.get()?;
         let now = unix_seconds(SystemTime::now());
@@ -266,9 +267,9 @@ impl BootstrapService {
     }
 
     /// The answer to the admission that took the cluster, once more; `None` for any other, and once
-    /// the admin has used its certificate. The statement is no secret: it is the request's own
-    /// signature that proves that the admin's key is there. As with a renewal, the certificate is a
-    /// new one, and leaves the master after its record is on disk.
+    /// the admin has used its certificate. The statement is no secret: the signature of the
+    /// certificate request proves that the caller holds the admin's key. As with a renewal, the
+    /// certificate is a new one, and leaves the master after its record is on disk.
     async fn admit_again(&self, admit: &BootstrapAdmit) -> Option<ServiceAnswer> {
         let takeover = self.repeatable()?;
         let (statement, signature) = (admit.statement.as_bytes(), admit.signature.as_bytes());

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn that_there_is_a_list_is_marked_beside_the_states_generation() {
+    fn the_states_generation_notes_that_the_list_exists() {
         let dir = tempfile::tempdir().unwrap();
         let (file, event) = (dir.path().join("allowed"), dir.path().join("event"));
         let generation = StateGeneration {

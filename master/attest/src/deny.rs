@@ -46,7 +46,7 @@ pub struct MachineDenyList {
 
 /// Why a certificate over another key than that of the last attestation is denied.
 const EARLIER_KEY: &str =
-    "the certificate is of an earlier node key: the machine has proved another since";
+    "the certificate is for an earlier node key: the machine has proved another since";
 
 /// The parts of a certificate that the list compares. Parsed once: all requests of a connection
 /// present the same certificate.
@@ -210,7 +210,7 @@ impl MachineDenyList {
             Some((own, _)) if node != Some(own.as_str()) => {
                 let node = node.unwrap_or("nothing");
                 Some(format!(
-                    "the certificate is of node {node}, and the machine is node {own}"
+                    "the certificate names node {node}, and the machine is node {own}"
                 ))
             }
             Some((_, MachineAccess::Allowed(RecordedKey::Only(known)))) if known != key => {
@@ -279,7 +279,7 @@ impl MachineDenyList {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         let machine = table.machines.get(uid);
         if machine.is_none_or(|(own, _)| own != node) {
-            return Some("the certificate is of a machine that the node is not".to_owned());
+            return Some("the certificate belongs to another machine than this node's".to_owned());
         }
         drop(table);
         self.machine_denial(uid, &extension.node_key, Some(node))
@@ -296,7 +296,7 @@ impl MachineDenyList {
             .contains(node);
         taken.then(|| {
             format!(
-                "node {node} is a Machine's, and the certificate is of no proof of that machine"
+                "node {node} belongs to a Machine, and the certificate was not issued for its attestation"
             )
         })
     }

@@ -30,7 +30,7 @@ pub enum Error {
     #[error(transparent)]
     Journal(#[from] master_journal::Error),
     /// The API refused the service's own request.
-    #[error("the API did not take {what}")]
+    #[error("the API request for {what} failed")]
     Api {
         /// What was written or read.
         what: &'static str,
@@ -39,7 +39,7 @@ pub enum Error {
         source: master_client::ApiError,
     },
     /// The CA did not issue a certificate.
-    #[error("the CA did not issue")]
+    #[error("the CA did not issue a certificate")]
     Issue(#[source] master_ca::Error),
     /// The machine's TPM did not answer.
     #[error("the machine's TPM did not answer")]

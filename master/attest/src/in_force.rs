@@ -1,5 +1,5 @@
-//! Whether exchanges and the deny list decide by what the API has stored: the answer to an admin's
-//! write waits for this, so that a machine that is retired by the answer is shut out.
+//! Waits until exchanges and the deny list use what the API has stored. The answer to an admin's
+//! write waits for this: once it says that a machine is retired, the machine is shut out.
 
 use crate::inventory::{ReferenceKind, ReferenceTables, Stored};
 use config_errors::chain;
@@ -156,6 +156,6 @@ mod tests {
             async move { in_force(&client, tables, ReferenceKind::Machine, "m").await }
         };
         assert!(ask(5).await);
-        assert!(!ask(1000).await, "it waits for its time alone");
+        assert!(!ask(1000).await, "it gives up at its time limit");
     }
 }

@@ -8,9 +8,9 @@
 //!
 //! Endorsement keys are public. A caller that knows one can exhaust that key's budget for its own
 //! network; to exhaust the key's total takes sixteen blocks of networks. One that knows many can
-//! exhaust three quarters of the total of all keys; the last quarter is counted by key, so that an
-//! honest machine's key has a request of it every few seconds, unless a thousand keys ask for
-//! theirs.
+//! exhaust three quarters of the total of all keys. The last quarter is a reserve with a small
+//! share for each key, so that an honest machine gets a request through every few seconds, unless a
+//! thousand keys use up the reserve.
 
 use config_limits::{Network, Rate, Rates, Width, networks};
 use config_tpm::Digest;
@@ -30,8 +30,8 @@ const BLOCK: Rate = Rate {
     burst: 400,
     every: Duration::from_millis(25),
 };
-/// All strangers together. The session table holds 4,096 of them, so at this rate a session is at
-/// least ten seconds old before others can displace it.
+/// All strangers together. The session table holds 4,096 of them, so at this rate a session is some
+/// nine seconds old before others can displace it.
 const STRANGERS: Rate = Rate {
     burst: 1000,
     every: Duration::from_millis(3),
@@ -195,7 +195,7 @@ mod tests {
             .filter(|n| limiter.admit_at(CallerClass::Stranger, host(n % 10_000), NOW))
             .count();
         assert_eq!(admitted, usize::try_from(STRANGERS.burst).unwrap());
-        // Nor from one of their own addresses.
+        // Nor do strangers behind the same address as keys and nodes.
         for number in 0..500_u32 {
             let key = Digest::of(&number.to_be_bytes());
             assert!(limiter.admit_at(CallerClass::Listed(key), host(1), NOW));

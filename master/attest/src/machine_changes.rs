@@ -8,7 +8,7 @@ use master_client::{Change, Gone};
 use master_journal::spec_changes;
 use std::collections::BTreeMap;
 
-/// A Machine before and after a write by an admin; `None` where it was not there.
+/// A Machine before and after a write by an admin; `None` where it did not exist.
 pub(crate) type Decided = (Option<Machine>, Option<Machine>);
 
 /// The Machines that the watch has reported, without their status.
@@ -59,7 +59,7 @@ impl MachineChanges {
     }
 }
 
-/// A Machine that is there, with the version before it if that is of the same object.
+/// An existing Machine, with the version before it if that is of the same object.
 fn versions(before: Option<Machine>, new: &Machine) -> Decided {
     let old = before.filter(|old| old.metadata.uid == new.metadata.uid);
     (old, Some(new.clone()))

@@ -1,4 +1,4 @@
-//! The rank of a request in a full queue.
+//! Ranks requests, so that a full queue drops the cheapest to repeat.
 
 use config_attest::verifier::Claimant;
 

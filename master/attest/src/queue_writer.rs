@@ -30,8 +30,8 @@ use std::time::SystemTime;
 const NOTE: usize = 8 * 1024;
 
 /// The first thing that a person reads about a machine without a TPM.
-const NO_TPM: &str = "NOTHING: it has no TPM; anyone who holds a key that anybody can make says that it is this machine. Approve only \
-                      where the machine's own console shows this node key";
+const NO_TPM: &str = "NOTHING: it has no TPM, so anyone with a self-made key can claim to be this machine. Approve only \
+                      if the machine's own console shows this node key";
 
 /// A claimant to queue, with its certificate requests.
 #[derive(Debug, Clone, Copy)]
@@ -81,7 +81,7 @@ impl QueueWriter<'_> {
                 tracing::info!(
                     request = old,
                     replacement = queued.name,
-                    "CertificateSigningRequest gives way to another"
+                    "deleting a CertificateSigningRequest that another replaces"
                 );
                 drop_request(self.client, self.queue, old)
                     .await
@@ -117,9 +117,9 @@ impl QueueWriter<'_> {
         Ok(ServiceAnswer::queued(&message))
     }
 
-    /// Checks that a stranger has no Machine yet. The inventory may learn of it a moment later,
-    /// where the join that made it was cut: a request of that moment would name no Machine, and its
-    /// approval would still make one after this one was deleted.
+    /// Checks that a stranger has no Machine yet. If a join was interrupted after it made the
+    /// Machine, the inventory learns of it a moment later. A request from that moment would name no
+    /// Machine, and its approval could make another one after this one was deleted.
     async fn check_has_no_machine(&self, claimant: &Claimant) -> Result<(), ApiError> {
         if !claimant.is_stranger() {
             return Ok(());
@@ -157,8 +157,8 @@ impl QueueWriter<'_> {
     }
 
     /// Uses up the approval of a stranger, before it makes the Machine: the stranger's other
-    /// requests are deleted, approved or not, and its request names the Machine from then on. This
-    /// is decided by the API's copies, since the queue's may be older.
+    /// requests are deleted, approved or not, and its request names the Machine from then on. The
+    /// API's copies of the requests decide, since the queue's may be older.
     async fn spend(
         &self,
         ek: &str,

@@ -168,7 +168,7 @@ pub(crate) async fn waits(
     changed: bool,
 ) -> Result<(), Error> {
     let fail = |source| Error::Api {
-        what: "that the Machine waits",
+        what: "the waiting Machine's status",
         source,
     };
     let Some(mut object) = client

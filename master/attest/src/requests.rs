@@ -52,7 +52,7 @@ async fn drop_expired(client: &Client, queue: &RequestQueue) {
                 tracing::warn!(
                     error = chain(&error),
                     request = name,
-                    "cannot drop a request past its time"
+                    "cannot delete an expired request"
                 );
             }
         }

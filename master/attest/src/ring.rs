@@ -1,5 +1,5 @@
-//! Exchanges as NodeAttestation objects: two bounded rings with a time to live, written at a
-//! bounded rate.
+//! Records exchanges as NodeAttestation objects: two bounded rings with a time to live, written at
+//! a bounded rate.
 //!
 //! This bounds the cost of callers that prove nothing: their records wait in a queue of their own
 //! for the writer's rate, and a full queue drops the record and counts it. Records of proven
@@ -217,7 +217,7 @@ struct Writes {
     burst: f64,
 }
 
-/// A token bucket that says when the next token is there.
+/// A token bucket that computes when the next token is due.
 #[derive(Debug)]
 struct Pace {
     tokens: f64,

@@ -394,9 +394,8 @@ impl Extensions for Paths {
         own || (!health && !self.0.is_bootstrapped())
     }
 
-    /// The steps of an exchange, which [`ExchangeLimits`] counts by what the caller shows. What is
-    /// answered without a look at the request, as another path or method and the bootstrap once it
-    /// took place, is the server's to limit.
+    /// True for the steps of an exchange after the bootstrap: [`ExchangeLimits`] counts them by the
+    /// caller's credentials. The API server limits all other requests.
     fn limits_itself(&self, method: &Method, path: &str) -> bool {
         method == Method::POST && is_exchange(path) && self.0.is_bootstrapped()
     }

@@ -1,12 +1,12 @@
-//! Serving certificates of nodes behind connections that are used again.
+//! Checks the serving certificate of a node before a kept connection to it is used again.
 
 use crate::deny::MachineDenyList;
 use master_ca::NodeExtension;
 use std::time::SystemTime;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// The certificate that a node showed when a connection to it began, read once. Holding one proves
-/// nothing.
+/// The certificate that a node showed when a connection to it was opened, parsed once. Holding one
+/// proves nothing.
 #[derive(Debug)]
 pub struct ServingCertificate {
     node: String,
@@ -29,11 +29,11 @@ impl ServingCertificate {
 }
 
 impl MachineDenyList {
-    /// Why a certificate with which a connection began is not its node's at `now`, or the node is
-    /// denied; `None` where neither is. The API server asks when this list changes, and before it
-    /// uses the connection again.
+    /// Why a connection with this certificate may not be used at `now`: the certificate is not its
+    /// node's any more, or the node is denied. `None` if it may. The API server asks when this list
+    /// changes, and before it uses the connection again.
     ///
-    /// Assumption: chain and subject were verified when the connection began.
+    /// Assumption: chain and subject were verified when the connection was opened.
     pub fn serving_denied_at(
         &self,
         certificate: &ServingCertificate,

@@ -1,5 +1,5 @@
-//! The generation of the machine's state ([`config_state::generation`]), beside which the master
-//! notes what must not be set back.
+//! Reads and changes the authenticated record of the machine's state
+//! ([`config_state::generation`]): its generation, and facts that an attacker must not undo.
 
 use crate::bootstrap::write_whole;
 use crate::error::Error;
@@ -9,18 +9,18 @@ use std::io::{self, Read as _};
 use std::path::PathBuf;
 use zeroize::Zeroizing;
 
-/// Its file, and the key of its text, which init gives for this boot. A state that ends with the
-/// boot, or a host, has neither.
+/// The file of the record, and the file of the key that authenticates it, which init writes at each
+/// boot. A state in memory and a master on a host have neither.
 #[derive(Debug, Clone)]
 pub struct StateGeneration {
-    /// The file, in the state.
+    /// The record, in the state.
     pub file: PathBuf,
-    /// The key's file, in memory.
+    /// The key, in memory.
     pub key: PathBuf,
 }
 
 impl StateGeneration {
-    /// What the state says; `None` where there is no such file.
+    /// The record; `None` where there is no such file.
     ///
     /// # Errors
     /// [`Error::File`]: a file can't be read, or the text is not one that a holder of the key
@@ -29,7 +29,7 @@ impl StateGeneration {
         Ok(self.found()?.map(|(state, _)| state))
     }
 
-    /// Changes what the state says, where there is a file; it is on the medium when this returns.
+    /// Changes the record, if there is a file; the change is on disk when this returns.
     ///
     /// # Errors
     /// As [`StateGeneration::read`], or the file can't be written.

@@ -1,4 +1,4 @@
-//! The requests of a stranger that is about to get its Machine, by the API's copies.
+//! Finds the requests of a stranger that is about to get its Machine, in the API's copies of all.
 
 use crate::request_queue::{QueueDecision, StoredRequest};
 use config_attest::verifier::Approval;
