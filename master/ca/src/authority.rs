@@ -95,8 +95,9 @@ pub(crate) const DISCOVERY: &str = "discovery.key";
 pub(crate) const LOG: [&str; 2] = ["verdicts.key", "verdicts.crt"];
 /// File of the service accounts' key.
 pub(crate) const ACCOUNTS: &str = "service-account.key";
-/// File of the certificates of earlier intermediates, and how many are kept: each is renewed twice
-/// in its life, under at most two roots, and a leaf ends with its intermediate.
+/// File of the certificates of earlier intermediates, and how many of them are kept. No leaf
+/// outlives its intermediate, and in the life of one the intermediate is renewed twice, under at
+/// most two roots.
 const EARLIER: &str = "intermediates.earlier.pem";
 const MOST_EARLIER: usize = 8;
 /// File of the public keys of earlier service account keys.
@@ -185,8 +186,9 @@ impl Authority {
         self.current().intermediates.clone()
     }
 
-    /// The certificates by which leaves lead to a root: those of the intermediate in force, and of
-    /// earlier ones, whose leaves may still be in use. Not all are under a root in force.
+    /// The certificates between leaves and roots: those of the intermediate in force, and of
+    /// earlier ones, whose leaves may still be in use. Some may be under a root that is no longer
+    /// in force.
     pub fn issuers(&self) -> Vec<CertificateDer<'static>> {
         let mut all = self.intermediates();
         all.extend_from_slice(&self.earlier.read().unwrap_or_else(PoisonError::into_inner));
@@ -247,7 +249,7 @@ impl Authority {
         Ok(())
     }
 
-    /// Keeps the certificates of intermediates that end with the present hierarchy.
+    /// Keeps the certificates of intermediates that `fresh` no longer has.
     fn keep_earlier(&self, fresh: &Hierarchy) -> Result<()> {
         let before = self.issuers();
         let mut earlier: Vec<_> = {
@@ -480,7 +482,7 @@ impl Authority {
             || {
                 Err(Error::Damaged {
                     path: path.clone(),
-                    why: "it holds no key of the state".to_owned(),
+                    why: "it holds no recovery key of the machine's state".to_owned(),
                 })
             },
             |key| Ok(Some(key)),

@@ -79,7 +79,7 @@ impl State {
         let state: Self = serde_json::from_slice(&bytes).map_err(|e| damaged(e.to_string()))?;
         if state.version != 1 || !state.names().all(is_name) {
             return Err(damaged(
-                "this program knows neither its version nor its names".to_owned(),
+                "this program does not know its version, or it has names that are not root-N or intermediate-N".to_owned(),
             ));
         }
         Ok(state)
@@ -223,8 +223,10 @@ impl Hierarchy {
     }
 }
 
-/// Whether the folder holds no authority yet. An error where the root is missing and other files
-/// are there.
+/// Whether the folder holds no authority yet.
+///
+/// # Errors
+/// The root is missing, and other files of an authority exist.
 pub(crate) fn is_fresh(folder: &Path, state: &State) -> Result<bool> {
     let root_file = folder.join(format!("{}.crt", state.root));
     if root_file.exists() {

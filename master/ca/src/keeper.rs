@@ -112,7 +112,7 @@ impl Keeper for AttestorKeeper {
 
     fn floor(&self) -> Result<Option<u64>> {
         self.attestor.floor().map_err(|source| Error::Keeper {
-            what: "say which boots may open the cluster's keys",
+            what: "report which boots may open the cluster's keys",
             source,
         })
     }
@@ -158,7 +158,7 @@ pub(crate) fn store(keeper: &dyn Keeper, path: &Path, purpose: &str, plain: &[u8
 pub(crate) fn replace(keeper: &dyn Keeper, path: &Path, purpose: &str, plain: &[u8]) -> Result<()> {
     let kept = keeper.seal(purpose, plain)?;
     if keeper.open(purpose, &kept)?.as_slice() != plain {
-        return Err(Error::Key("a new seal opens to something else"));
+        return Err(Error::Key("unsealing a new seal gave another secret"));
     }
     write(keeper, path, &kept)
 }

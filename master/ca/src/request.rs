@@ -66,7 +66,7 @@ impl CertificateRequest {
         }
         parsed
             .verify_signature()
-            .map_err(|_opaque| Error::Request("its signature is not by its own key".to_owned()))?;
+            .map_err(|_opaque| Error::Request("it is not signed by its own key".to_owned()))?;
         let info = &parsed.certification_request_info;
         let text = |value: &x509_parser::x509::AttributeTypeAndValue<'_>| {
             value
@@ -299,7 +299,7 @@ fn profile_of(signer: &str, request: &CertificateRequest, usages: &[String]) -> 
             group: None,
         }),
         [group] if group == config_kube::identity::MASTERS_GROUP => {
-            refuse("system:masters is not given by request")
+            refuse("no request may be for the group system:masters")
         }
         [group] => Ok(Profile::Client {
             user: request.user.clone(),

@@ -1,10 +1,10 @@
-//! The cluster's keys on another board: sealed again by this board's keeper, from the recovery
-//! copy's content.
+//! Moves the cluster's keys to another board: seals those from the recovery copy with this board's
+//! keeper.
 //!
-//! A state from another board has its keys sealed to a TPM that is gone. The agent, which opened
-//! the state, wrote them unencrypted into a file inside of the encrypted state, which is removed
-//! once they are sealed again. Keys that the recovery copy does not hold are replaced by new
-//! ones: the intermediate, and the key of the log of verdicts.
+//! In a state from another board the keys are sealed to a TPM that is gone. The agent, which opened
+//! the state with the recovery copy, wrote the copy's keys into a file inside the encrypted state.
+//! That file is removed once they are sealed again. Keys that the recovery copy does not hold are
+//! replaced by new ones: the intermediate, and the key of the log of verdicts.
 
 use crate::authority::{ACCOUNTS, DISCOVERY, DISCOVERY_KEY, LOG, SERVICE_ACCOUNT_KEY};
 use crate::error::{Error, Result};
@@ -45,14 +45,15 @@ pub fn restore(
         let certificate = read_certificate(&folder.join(format!("{name}.crt")))?;
         let wanted = spki_of(&certificate);
         let at = keys.iter().position(|key| public_of(key) == wanted);
-        let at = at.ok_or(Error::Restore(
-            "the key of a root in force is not among them",
-        ))?;
+        let at = at.ok_or(Error::Restore("they lack the key of a root in force"))?;
         roots.push((name.to_owned(), keys.remove(at)));
     }
-    // They follow the roots' keys, of which the copy may hold one that is no longer in force.
+    // The last two follow the roots' keys; one of those may be of a root that is no longer in
+    // force.
     let (Some(discovery), Some(accounts)) = (keys.pop(), keys.pop()) else {
-        return Err(Error::Restore("there are fewer keys than a copy holds"));
+        return Err(Error::Restore(
+            "they lack the keys of service accounts or discovery",
+        ));
     };
     for (name, key) in &roots {
         keeper::store(keeper, &folder.join(format!("{name}.key")), ROOT_KEY, key)?;
