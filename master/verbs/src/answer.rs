@@ -87,7 +87,7 @@ impl Call {
         self.shaped(status, fields, self.accept()?)
     }
 
-    /// An answer with objects that are made at the request and not stored.
+    /// An answer with objects that are computed for the request and not stored.
     pub(super) fn made_list(&self, mut items: Vec<Fields>) -> Answer {
         let accept = self.accept()?;
         if accept.form == Form::Object {
@@ -160,7 +160,7 @@ impl Call {
         }
     }
 
-    /// How a table is to look.
+    /// The style of a table.
     fn style(&self, version: &'static str) -> Result<Style, ApiError> {
         Ok(Style {
             version,

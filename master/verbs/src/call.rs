@@ -1,4 +1,4 @@
-//! A request for a resource, and what the verbs ask of it.
+//! A request for a resource, with helpers that the verbs share.
 
 use http::{HeaderMap, Method, Response, Uri};
 use hyper::upgrade::OnUpgrade;
@@ -14,11 +14,11 @@ use master_wire::path::{Query, Target};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-/// A request for a resource: what is asked, and who asks. It leads to no part of the server; those
-/// that a verb uses are its other arguments.
+/// A request for a resource, and its caller. It gives no access to the parts of the server: a verb
+/// gets those that it may use as further arguments.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// Who asks, after impersonation.
+    /// The caller, after impersonation.
     pub user: UserInfo,
     /// The other end of the connection.
     pub peer: Peer,
@@ -30,7 +30,7 @@ pub struct Call {
     pub headers: HeaderMap,
     /// The kind of the resource.
     pub kind: Arc<Kind>,
-    /// The kinds that are served, from the request's begin to its end.
+    /// The kinds that are served when the request starts; they do not change while it runs.
     pub registry: Arc<Registry>,
     /// Verb and resource, for metrics.
     pub about: About,
@@ -38,7 +38,7 @@ pub struct Call {
     pub method: Method,
     /// The path and the query, as they were sent.
     pub uri: Uri,
-    /// The connection, where it can become something else than HTTP.
+    /// The connection, if it can be upgraded to another protocol than HTTP.
     pub upgrade: Option<OnUpgrade>,
     /// The caller, for the deny list: the authenticated one, not the impersonated user.
     pub caller: Option<Caller>,

@@ -1,5 +1,5 @@
-//! ComponentStatus and APIService: made at each request, in upstream's form and under upstream's
-//! names.
+//! ComponentStatus and APIService: computed for each request, in upstream's form and under
+//! upstream's names.
 
 use super::answer::Answer;
 use super::call::Call;

@@ -37,9 +37,9 @@ pub(super) fn refused(error: ApiError, warnings: &[String]) -> Answer {
     }
 }
 
-/// Creates an object from a decoded body or an applied configuration. Few writes need a second
-/// attempt: it begins with the object that `again` returns, as a copy for it would have to be made
-/// of every object.
+/// Creates an object from a decoded body or an applied configuration. A second attempt, which few
+/// writes need, starts with the object that `again` returns: otherwise every object would have to
+/// be copied for it.
 pub(super) async fn make(
     call: &Call,
     writer: &ObjectWriter<'_>,
@@ -102,7 +102,7 @@ pub(super) async fn make(
     }
     Err(ApiError::new(
         Reason::ServerTimeout,
-        "the object could not be created against other writers, try again",
+        "other writers interfered with each attempt to create the object; try again",
     )
     .retry_after(1))
 }

@@ -65,7 +65,7 @@ pub(super) async fn evict(call: &Call, writer: &ObjectWriter<'_>, content: Body)
     .retry_after(10))
 }
 
-/// Whether deleting a pod disrupts nothing: it has ended, has not run, or is being deleted already.
+/// Whether deleting a pod disrupts nothing: it has ended, is pending, or is already being deleted.
 fn needs_no_budget(pod: &Fields) -> bool {
     let phase = inner(pod, "status").map_or("", |status| text(status, "phase"));
     matches!(phase, "Succeeded" | "Failed" | "Pending")
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_condition_of_an_evicted_pod_says_of_which_spec_it_speaks() {
+    fn the_condition_of_an_evicted_pod_names_the_observed_generation() {
         let mut pod =
             json!({"metadata": {"generation": 3}, "status": {"conditions": [{"type": "Ready"}]}});
         set_disruption_target(pod.as_object_mut().unwrap(), NOW);

@@ -26,24 +26,25 @@ pub(super) const SHARED: usize = 4096;
 
 /// The end of a line after its object.
 const END: &[u8] = b"}\n";
-/// The type of an event that takes an object away; it is shown as it was before.
+/// The type of an event after which an object no longer exists or matches; it carries the last
+/// state.
 pub(super) const DELETED: &str = "DELETED";
-/// Lines of one event that are cached for other watchers: versions of the kind times forms. What is
-/// beyond is put together from the cached parts.
+/// Lines of one event that are cached for other watchers, one for each version of the kind and each
+/// form. Further lines are assembled from the cached parts.
 const LINES: usize = 4;
-/// Parts of one sort that are cached of one event: those of the object and of the one before it, in
-/// each version of the kind. More than any kind has, so that no choice of forms keeps other
-/// watchers from sharing.
+/// Parts of one sort that are cached for one event: of the object and of its state before, in each
+/// version of the kind. No kind needs as many, so that no client can crowd out the parts that
+/// others share.
 const PARTS: usize = 16;
-/// How long a row is sent as it was made: its ages are of that moment, and an event of a quiet kind
-/// is recent for minutes.
+/// How long a cached row is sent: it shows ages, and an event of a quiet kind is recent for
+/// minutes.
 const ROW_AGE: Duration = Duration::from_secs(10);
 
 /// What the watchers of one event send, made once for all of them.
 ///
 /// Guarantee: as long as the event is recent, its object is decoded once for all watchers of one
-/// sort (tables once in [`ROW_AGE`]), however many there are and whatever else they ask for. One
-/// change of a large object would otherwise be work for as long as its watchers are many.
+/// sort (tables once in [`ROW_AGE`]), however many there are and whatever else they ask for.
+/// Otherwise one change of a large object would cost as many decodings as it has watchers.
 #[derive(Debug)]
 pub(super) struct Lines {
     /// Whole lines, of small objects.
@@ -52,7 +53,7 @@ pub(super) struct Lines {
     whole: Parts<Bytes>,
     /// The stored bytes of their metadata.
     metadata: Parts<Bytes>,
-    /// What nodes get of each other's pods.
+    /// Pods in the reduced form that other nodes get.
     network_only: Parts<Bytes>,
     /// The messages of objects, in protobuf.
     messages: Parts<Bytes>,
@@ -92,7 +93,7 @@ struct Part<T> {
     content: T,
 }
 
-/// A row of a table, without what its watchers' versions of a table differ in.
+/// A row of a table, without the parts that depend on the table's version.
 #[derive(Debug, Default, Clone)]
 struct Row {
     cells: Bytes,
@@ -162,7 +163,7 @@ impl Object<'_> {
         })
     }
 
-    /// Its event in protobuf, in pieces.
+    /// The line's event in protobuf, in pieces.
     fn in_protobuf(&self, what: &str, part: StoredPart) -> Result<Vec<Bytes>, ApiError> {
         let own = self.kind.api_version();
         let (cached, version, name) = match part {
@@ -258,17 +259,17 @@ pub(super) struct Frames {
     include: Include,
     /// Whether a table's column definitions are still to be sent.
     headings: bool,
-    /// Whether of each pod only that is sent which other nodes' packet filters need.
+    /// Whether pods are sent in the reduced form that other nodes' packet filters need.
     network_only: bool,
-    /// Whether they are in protobuf rather than JSON.
+    /// Whether the frames are in protobuf rather than JSON.
     binary: bool,
 }
 
 impl Frames {
     /// The frames that a request asks for.
     pub(super) fn new(call: &Call) -> Result<Self, ApiError> {
-        // A list that is streamed is never a table, as upstream: a client that knows how to put its
-        // objects together names another form beside the table.
+        // A streaming list is never a table, as upstream: a client that can assemble one accepts
+        // another form beside the table.
         let streamed = call.query.on("allowWatchBookmarks") && call.query.on("sendInitialEvents");
         let accept = if streamed {
             Accept::without_tables(&call.headers)?

@@ -62,13 +62,13 @@ pub(super) async fn target(
     };
     let stored = stored.ok_or_else(missing)?;
     let bytes = stored.value.bytes();
-    // Most of a Node's text are its images, conditions and managed fields: each question to a
-    // node would decode them.
+    // Only two fields are decoded: images, conditions and managed fields are most of a Node, and
+    // each request to a node would decode them.
     let object = Shallow::stored(&stored, &bytes)?;
     let status = object.object("status")?;
     let (addresses, endpoints): (Vec<Value>, Value) =
         (status.read("addresses")?, status.read("daemonEndpoints")?);
-    // Upstream's server calls names as well. Every kubelet tells an address of its machine.
+    // Upstream's server also connects to host names. Every kubelet reports an IP address.
     let address = |kind: &str| {
         let mut reported = addresses
             .iter()
@@ -135,7 +135,10 @@ pub(super) async fn send(
         (answer, driver, None)
     };
     if answer.status().is_informational() {
-        let text = format!("node answered {}, which was not asked for", answer.status());
+        let text = format!(
+            "node answered {}, though no upgrade was requested",
+            answer.status()
+        );
         let code = StatusCode::BAD_GATEWAY.as_u16();
         return Err(ApiError {
             code,
@@ -157,7 +160,8 @@ fn is_own_request(call: &Call) -> bool {
     call.peer.remote.is_none() && call.method == Method::GET
 }
 
-/// Sends a request to a node: the header of its answer, and what moves the connection's bytes.
+/// Sends a request to a node; returns the header of its answer, and the driver that moves the
+/// connection's bytes.
 ///
 /// # Errors
 /// As [`send`], the number of open answers aside.
@@ -219,9 +223,9 @@ async fn connect(
         .map_err(|error| unreachable("the node did not answer", &error))
 }
 
-/// Asks over the connection that was kept of the last question, or over a new one, which may be
-/// kept then. A connection that has ended since is no failure: a question without a body can be
-/// asked again.
+/// Sends a request over the connection that was kept from the last one, or over a new one, which
+/// may be kept afterwards. If the kept connection has been closed since, the request is sent again,
+/// as it has no body.
 async fn ask_reusing_connection(
     call: &Call,
     nodes: &NodeGateway<'_>,
@@ -283,8 +287,8 @@ fn bounded(limits: &NodeLimits) -> http1::Builder {
     http
 }
 
-/// Sends a request over a stream that leads to a node, or to a pod on it: the header of the answer,
-/// and what moves the connection's bytes.
+/// Sends a request over a stream to a node, or to a pod on it; returns the header of the answer,
+/// and the driver that moves the connection's bytes.
 ///
 /// # Errors
 /// The other end does not speak HTTP, or its header is beyond the limits.
@@ -306,7 +310,7 @@ pub(super) async fn speak(
     Ok((sender.send_request(request).await?, driver))
 }
 
-/// Begins HTTP on a stream. The connection ends with its driver, or as soon as `why` finds a reason
+/// Starts HTTP on a stream. The connection ends with its driver, or as soon as `why` finds a reason
 /// in the deny list.
 async fn begin(
     denials: &Denials,

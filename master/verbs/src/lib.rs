@@ -11,7 +11,7 @@
 //!   transaction, again if another writer was faster.
 //! - Reads: `read` and `watch`; a list comes in pages (`page`), an event as a line (`frames`), both
 //!   in the form that the client accepts (`answer`). Reads of many objects take turns (`turns`).
-//! - Nodes: what goes on to a node's kubelet leads through `gateway`.
+//! - Nodes: requests to a node's kubelet go through `gateway`.
 //!
 //! Tasks: a watch runs inside the body of its response; a connection to a kubelet has a task that
 //! ends with it. There are no channels.

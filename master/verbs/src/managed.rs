@@ -68,8 +68,8 @@ pub(super) enum Ownership {
 }
 
 impl Ownership {
-    /// Takes the managed fields that a client sent out of its object. A node's are not looked at:
-    /// no limit of what it may write would hold for them.
+    /// Takes the managed fields that a client sent out of its object. Those from a node are
+    /// ignored: with them it could write more than a node may.
     pub(super) fn of(call: &Call, fields: &mut Fields) -> Self {
         let metadata = fields.get_mut("metadata").and_then(Value::as_object_mut);
         // A string is the stored form, not what the client sent.
@@ -166,7 +166,7 @@ impl Call {
         self.with_write(|write| apply(live, managed, config, forced(&self.query), write))
     }
 
-    /// Refuses a request that creates by another verb, if the caller may not create.
+    /// Refuses an update or apply that would create the object, if the caller may not create.
     pub(super) async fn may_create(&self, authorizer: &Authorizer) -> Result<(), ApiError> {
         let target = Target {
             verb: Verb::Create,

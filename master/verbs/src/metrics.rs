@@ -1,5 +1,5 @@
-//! NodeMetrics and PodMetrics: made at each request, of the Nodes and Pods that are stored and of
-//! what their nodes report.
+//! NodeMetrics and PodMetrics: computed for each request from the stored Nodes and Pods, and from
+//! the usage that their nodes report.
 
 use super::answer::Answer;
 use super::call::{Call, stored};
@@ -62,7 +62,7 @@ pub(super) async fn read(call: &Call, reader: &dyn Reader, usage: &Usage) -> Ans
     }
 }
 
-/// The use is not known, in the words of upstream's metrics server.
+/// The error that the usage is not known, in the words of upstream's metrics server.
 fn unknown(call: &Call) -> ApiError {
     let (group, kind) = (&call.kind.group, call.kind.kind.to_lowercase());
     let (namespace, name) = (&call.target.namespace, &call.target.name);

@@ -1,4 +1,4 @@
-//! Pages of lists: the revision of a list, where a page begins, and the token of the next one.
+//! Pages of lists: the revision of a list, where a page starts, and the token of the next one.
 
 use super::call::Call;
 use super::read::{check_reached, matches, revision};

@@ -94,8 +94,8 @@ async fn apply(
     bytes: &Bytes,
 ) -> Answer {
     if call.user.node().is_some() {
-        // Each manager that it names would stay in the object, beyond what a node may write.
-        let why = "a node applies no configuration, send a merge patch";
+        // Each manager that it names would stay in the object, which is more than a node may write.
+        let why = "a node may not use server-side apply; send a merge patch";
         return Err(call.kind.forbidden(&call.target.name, why));
     }
     let (mut config, warnings) =

@@ -1,7 +1,7 @@
-//! Requests that are proxied to programs in pods, by a pod's name or a service's.
+//! Proxies requests to programs in pods, by the name of a pod or of a service.
 //!
-//! This server is not part of the pods' network: a server that receives everyone's requests should
-//! not be able to connect to every pod. A request goes the same way as logs and commands, to the
+//! This server is not part of the pod network: a server that receives everyone's requests should
+//! not be able to connect to every pod. A request takes the same way as logs and commands: to the
 //! kubelet of the pod's node, over TLS with the master's certificate and the node's verified. The
 //! node connects to the pod and passes bytes on; this server speaks HTTP with the program, over TLS
 //! if the path says `https:`. The program's certificate is not verified, as with upstream: no CA of
@@ -55,7 +55,7 @@ pub(super) async fn run(
     let proxy = proxied.behind(target, &backend);
     let request = proxied
         .request(&proxy, call.method.clone())
-        .map_err(|error| gateway::unreachable("this is no path that can be handed on", &error))?;
+        .map_err(|error| gateway::unreachable("the path cannot be forwarded", &error))?;
     let request = request.map(|()| content);
     let (answer, driver, slot) = ask(call, nodes, target, &backend, request, upgrade).await?;
     let side = NodeSide {
@@ -89,7 +89,7 @@ pub(super) async fn run(
     }
 }
 
-/// An answer's header, what moves its connection's bytes, and its slot among those of the node.
+/// An answer's header, the driver that moves its connection's bytes, and its slot among the node's.
 type Answered = (Response<Incoming>, Driver, NodeCall);
 
 /// Sends the request to the program.
@@ -167,7 +167,8 @@ async fn connect(
     let status = answer.status();
     if status == StatusCode::SWITCHING_PROTOCOLS {
         let stream = hyper::upgrade::on(answer).await;
-        let stream = stream.map_err(|error| gateway::unreachable("the node went away", &error))?;
+        let stream = stream
+            .map_err(|error| gateway::unreachable("the node closed the connection", &error))?;
         return Ok(Box::new(TokioIo::new(stream)));
     }
     let slot = nodes.tunnels.begin(&backend.node, call.owner())?;
@@ -190,7 +191,7 @@ async fn connect(
     })
 }
 
-/// The program's answer, its links led through this server.
+/// The program's answer, with links rewritten to lead through this server.
 fn handed_back(
     call: &Call,
     nodes: &NodeGateway<'_>,

@@ -1,4 +1,4 @@
-//! `POST /api/v1/nodes/NAME/power?action=reboot|poweroff`: the end of a node's machine.
+//! `POST /api/v1/nodes/NAME/power?action=reboot|poweroff`: reboots or powers off a node's machine.
 //!
 //! The right is `create` on `nodes/power`. The log of verdicts records who gave the order before it
 //! is sent to the node, and then the node's refusal, if it refuses. The node's agent gives
@@ -14,7 +14,7 @@ use master_gateway::{Expected, NodeTarget};
 use master_listener::Extensions;
 use master_schema::error::{ApiError, Reason, shown};
 
-/// Orders the end.
+/// Orders a reboot or poweroff.
 pub(super) async fn order(
     call: &Call,
     nodes: &NodeGateway<'_>,
@@ -27,12 +27,12 @@ pub(super) async fn order(
         ApiError::new(Reason::BadRequest, text)
     })?;
     let node = &call.target.name;
-    // Before the record: what can't be asked was not ordered.
+    // Before the record: an order that can't be sent must not be in the log.
     let target = gateway::target(call, nodes.reader, node).await?;
     if !call.query.has("dryRun") {
         record(call, extensions, order, "").await?;
         if let Err(error) = ask(call, nodes, target, order).await {
-            // The refusal is what the caller must hear, also where the log takes no more.
+            // The caller gets the node's refusal, also if recording it fails.
             let not_done = format!("not done: {}", error.message);
             if let Err(error) = record(call, extensions, order, &not_done).await {
                 tracing::error!(
@@ -55,7 +55,7 @@ async fn record(
     outcome: &str,
 ) -> Result<(), ApiError> {
     let nowhere = || {
-        let text = "this server keeps no log of verdicts, without which no machine is ended";
+        let text = "this server has no log of verdicts, and without one it ends no machine";
         ApiError::new(Reason::ServiceUnavailable, text)
     };
     let extensions = extensions.ok_or_else(nowhere)?;
@@ -64,7 +64,7 @@ async fn record(
     recorded.ok_or_else(nowhere)?.await
 }
 
-/// Hands the order to the node.
+/// Sends the order to the node.
 ///
 /// # Errors
 /// The node refuses (its message is passed on), or can't be reached.

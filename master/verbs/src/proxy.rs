@@ -34,7 +34,7 @@ pub(super) async fn run(
         return pod_proxy::run(call, nodes, client, &place, content).await;
     }
     if call.headers.contains_key(header::UPGRADE) {
-        let text = "connections that are upgraded are not handed on by a proxy: exec has a subresource of its own";
+        let text = "the proxy of a node does not forward upgraded connections; for a pod use its subresource exec, attach, portforward or proxy";
         return Err(ApiError::new(Reason::BadRequest, text));
     }
     if call.target.rest.is_empty() && matches!(call.method, Method::GET | Method::HEAD) {
@@ -42,7 +42,7 @@ pub(super) async fn run(
     }
     // The order has a right and a record of its own.
     if is_order(&call.target.rest) {
-        let text = "a proxy hands no order to a machine: POST to the node's subresource `power`";
+        let text = "the proxy does not forward orders to a machine; POST to the node's subresource `power`";
         return Err(ApiError::new(Reason::Forbidden, text));
     }
     let target = node(call, nodes.reader, &place).await?;
@@ -55,7 +55,7 @@ pub(super) async fn run(
     Ok(handed_back(answer, &call.uri, &call.target.rest))
 }
 
-/// Where the node that the path names listens, with the path's port in place of its kubelet's.
+/// The address of the node that the path names, with the path's port in place of its kubelet's.
 async fn node(
     call: &Call,
     reader: &dyn Reader,
@@ -102,7 +102,7 @@ fn handed_on(call: &Call, target: &NodeTarget, content: Body) -> Result<Request<
     request
         .header(header::HOST, format!("{}:{}", target.name, target.port))
         .body(content)
-        .map_err(|error| gateway::unreachable("this is no path that can be handed on", &error))
+        .map_err(|error| gateway::unreachable("the path cannot be forwarded", &error))
 }
 
 /// The target's answer; redirects are rewritten to lead through this server.

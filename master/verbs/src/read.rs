@@ -109,7 +109,7 @@ pub(super) async fn list(call: &Call, reader: &dyn Reader) -> Answer {
 pub(super) async fn answer(call: &Call, page: &Page) -> Answer {
     let accept = call.accept()?;
     let metadata = page.metadata();
-    // Its last turn ends once the answer is written.
+    // The last turn ends once the answer is written.
     let (mut items, mut turns) = (Vec::new(), Turns::of(&call.user.name));
     if call.is_network_only()? {
         for entry in &page.entries {
@@ -161,7 +161,7 @@ async fn protobuf_list(call: &Call, page: &Page, accept: Accept, mut turns: Turn
     Ok(protobuf_bytes(StatusCode::OK, list.finish()))
 }
 
-/// An object of a list: its revision, and what is answered of it.
+/// An object of a list: its revision, and the part of it that the answer has.
 struct ListItem {
     revision: Revision,
     bytes: StoredBytes,

@@ -1,4 +1,5 @@
-//! Reviews: questions to authentication and authorization, answered at once and never stored.
+//! Reviews (TokenReview, SubjectAccessReview and others): questions to authentication and
+//! authorization, answered at once and never stored.
 
 use super::answer::Answer;
 use super::call::Call;

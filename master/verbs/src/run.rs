@@ -1,5 +1,5 @@
-//! Which file answers which request, and with which parts of the server: a verb reaches no others,
-//! and its request, the [`Call`], leads to none.
+//! Dispatches a request to the file of its verb, and hands that the parts of the server that it may
+//! use. A verb can reach no others, and its request, the [`Call`], gives access to none.
 
 use crate::answer::Answer;
 use crate::call::Call;
@@ -41,8 +41,8 @@ pub async fn run(server: &ServerParts<'_>, call: Call, content: Body) -> Answer 
     {
         return Err(ApiError::new(Reason::MethodNotAllowed, why.clone()));
     }
-    // Before anything is written or ordered. What is passed on to a node may have any form, and a
-    // watch has forms of its own.
+    // Before anything is written or ordered. Answers of nodes may have any media type, and a watch
+    // checks its own.
     if !call.target.is_stream() {
         call.check_form(call.accept()?)?;
     }
@@ -125,7 +125,8 @@ async fn part(
             Subresource::Proxy,
             Verb::Get | Verb::Create | Verb::Update | Verb::Patch | Verb::Delete,
         ) => {
-            // The server looks for itself: the caller's right is that to the proxy.
+            // The server reads pods and services as itself: the caller only needs the right to
+            // `proxy`.
             let user = UserInfo::admin("system:apiserver");
             let client = Client::new(server.own.transport(), user);
             proxy::run(call, &nodes, &client, content).await

@@ -13,8 +13,8 @@ use std::fmt;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-/// A server that verbs can ask in the server's own name. Only a few do, so no request pays for a
-/// [`Transport`] that it doesn't use.
+/// Makes the transport for requests that a verb sends in the server's own name. Few verbs do, so no
+/// request pays for a [`Transport`] that it doesn't use.
 pub trait OwnTransport: fmt::Debug + Sync {
     /// Calls the server that runs the verb.
     fn transport(&self) -> Arc<dyn Transport>;

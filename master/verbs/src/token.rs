@@ -311,8 +311,8 @@ async fn for_node(
             "node requested token bound to a pod scheduled on a different node",
         );
     }
-    // A request that names none is for the API, as a volume is that names none: a pod without such
-    // a volume keeps the rights of its account from its node.
+    // A request without an audience is for the API, like a volume without one. So the node gets no
+    // token for the API if the pod has no such volume.
     let audience = match audiences {
         [] => "",
         [audience] => audience.as_str(),

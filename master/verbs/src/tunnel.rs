@@ -33,7 +33,7 @@ use master_wire::path::{Query, Verb};
 use std::fmt::Write as _;
 
 /// The headers of a client's handshake that are passed on, besides `Connection` and `Upgrade`.
-/// Extensions of WebSocket are not: no part of this cluster speaks any.
+/// `Sec-WebSocket-Extensions` is not: no part of this cluster supports any.
 const ASKED: [HeaderName; 4] = [
     SEC_WEBSOCKET_KEY,
     SEC_WEBSOCKET_VERSION,
@@ -47,9 +47,9 @@ const AGREED: [HeaderName; 4] = [
     SEC_WEBSOCKET_PROTOCOL,
     STREAM_PROTOCOL,
 ];
-/// The protocols inside SPDY (Kubernetes, `httpstream`).
+/// The header that negotiates the protocol inside SPDY (Kubernetes, `httpstream`).
 const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
-/// Names of the API's parameters, and the kubelet's for the same.
+/// Query parameters of the API, each with the kubelet's name for it.
 const STREAMS: [(&str, &str); 4] = [
     ("stdin", "input"),
     ("stdout", "output"),
@@ -83,8 +83,8 @@ pub(super) async fn attach(
     open(call, nodes, &spec, &path).await
 }
 
-/// Connects to ports of a pod. kubectl names them inside the tunnel, to the node; clients that know
-/// no SPDY in their request.
+/// Connects to ports of a pod. kubectl names the ports inside the tunnel, where the node reads
+/// them; clients without SPDY name them in the query.
 pub(super) async fn port_forward(
     call: &Call,
     nodes: &NodeGateway<'_>,
@@ -111,8 +111,8 @@ pub(super) async fn port_forward(
 
 /// The specification of the pod that the caller may open a tunnel to.
 ///
-/// A command is run by creating it, however the client asks: a WebSocket begins with GET, which
-/// alone would make of a right to read a right to run (upstream since 1.35:
+/// The caller always needs the verb `create`. A WebSocket starts with GET, and with `get` alone the
+/// right to read would become the right to run commands (upstream since 1.35:
 /// `AuthorizePodWebsocketUpgradeCreatePermission`).
 async fn pod(
     call: &Call,
@@ -173,7 +173,7 @@ fn exec_path(call: &Call, container: &str) -> Result<String, ApiError> {
     Ok(path)
 }
 
-/// Appends the streams that are asked for to a path that ends where a parameter may begin.
+/// Appends the requested streams to a path that ends in `?` or `&`.
 fn streams(query: &Query, path: &mut String) {
     for (name, kubelets) in STREAMS {
         if query.on(name) {

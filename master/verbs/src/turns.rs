@@ -3,9 +3,9 @@
 //! The API shares its threads with TLS, attestation and renewal. A read that decodes thousands of
 //! objects in one go would keep a thread from them. It works in turns instead and yields after each
 //! of them ([`Turns::pause`]). A read that keeps what it decodes also needs a place
-//! ([`Turns::hold`]), of which there is one less than cores: requests that all were half done would
-//! hold many lists of decoded objects in memory. Users get places in turn, and each user's reads in
-//! their order. What fits in one turn asks for none.
+//! ([`Turns::hold`]), of which there is one less than cores: if all requests were half done, they
+//! would hold many lists of decoded objects in memory. Users get places in turn, and the reads of
+//! one user in the order in which they asked. A read that fits in one turn needs no place.
 
 use config_kube::identity::party;
 use std::collections::HashMap;
@@ -101,9 +101,9 @@ impl Turns {
         }
     }
 
-    /// Before the next object, of that many stored bytes, is decoded and kept: ends a turn that is
-    /// used up, and keeps a place from the second turn on. Between two calls, and after the last
-    /// one, its caller awaits nothing else: others wait for the place.
+    /// To be called before the next object, of `bytes` stored bytes, is decoded and kept: ends a
+    /// turn that is used up, and holds a place from the second turn on. Assumption: the caller
+    /// awaits nothing else between the first call and the drop, as others wait for the place.
     pub(super) async fn hold(&mut self, bytes: usize) {
         if self.is_over() {
             tokio::task::yield_now().await;
@@ -114,8 +114,8 @@ impl Turns {
         self.count(bytes);
     }
 
-    /// As [`Turns::hold`], for callers that keep no decoded objects, or also await other things: it
-    /// yields, but takes no place.
+    /// As [`Turns::hold`], but takes no place: for callers that keep no decoded objects, or await
+    /// other things in between.
     pub(super) async fn pause(&mut self, bytes: usize) {
         if self.is_over() {
             tokio::task::yield_now().await;
@@ -258,7 +258,7 @@ pub(super) mod tests {
                 }
                 !ended
             });
-            assert!(reads.len() < before, "the place is given to nobody");
+            assert!(reads.len() < before, "no read got the free place");
         }
         // The accounts of a namespace count as one user.
         let [crowd, first, second] = users.each_ref().map(String::as_str);

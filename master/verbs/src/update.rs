@@ -170,7 +170,7 @@ pub(super) async fn write(
     }
     Err(ApiError::new(
         Reason::ServerTimeout,
-        "the object could not be written against other writers, try again",
+        "other writers interfered with each attempt to write the object; try again",
     )
     .retry_after(1))
 }

@@ -39,8 +39,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Interval of bookmarks.
 const BOOKMARKS: Duration = Duration::from_secs(60);
-/// The same for watches of one object, which have none on the way: nodes hold many of them, and
-/// what a bookmark spares a client is one read of that object.
+/// The same for watches of one object, which get a bookmark only before their end: nodes hold many
+/// of them, and a bookmark would save the client no more than one read of that object.
 const LONE: Duration = MAX_DURATION;
 /// Time between the last bookmark and the end of a watch.
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
@@ -56,8 +56,8 @@ const PIECE: usize = 16 << 10;
 const ENTRY: usize = 128;
 /// Bytes of an object of which a copy that is made for one watch counts.
 const LARGE: usize = 64 << 10;
-/// Events after which other tasks run. What the watchers of an event share is quickly sent; events
-/// that are no longer recent are read by each of them.
+/// Events after which other tasks run. Shared lines are quickly sent, but each watcher decodes
+/// events that are no longer recent by itself.
 const TURN: usize = 8;
 
 /// The selectable fields of an object before and after an event: computed once for all watchers.
@@ -117,7 +117,8 @@ pub(super) async fn watch(call: Call, server: &ServerParts<'_>) -> Answer {
     let carry = call.carrier(WebSocketContent::Watch, denials, draining)?;
     let frames = Frames::new(&call)?;
     let selector = call.selector()?;
-    // Nodes watch each config map and secret that their pods show by itself, and can do without.
+    // Nodes watch each ConfigMap and Secret of their pods separately, and can do without such a
+    // watch if slots are short.
     let single = selector.exact("metadata.name").is_some();
     let modest = call.user.node().is_some() && single;
     let slot = server.watches.begin(call.owner(), modest);
@@ -581,7 +582,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_watch_of_one_object_has_a_bookmark_before_its_end_alone() {
+    fn a_watch_of_one_object_has_a_bookmark_only_before_its_end() {
         let now = Instant::now();
         let after = |interval, seconds| {
             let end = now + Duration::from_secs(seconds);

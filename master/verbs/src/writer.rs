@@ -48,7 +48,7 @@ impl ObjectWriter<'_> {
         }
     }
 
-    /// Refuses to change a stored object of which the caller may learn nothing.
+    /// Refuses to change a stored object that the caller may not learn anything about.
     pub(super) fn reach(&self, call: &Call, stored: &Fields) -> Result<(), ApiError> {
         let request = self.request(call, Operation::Update, None, Some(stored));
         self.admission.reach(&request, stored)
