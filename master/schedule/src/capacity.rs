@@ -1,5 +1,5 @@
-//! Room in the storage of CSI drivers, as their provisioners report it (upstream:
-//! `CSIStorageCapacity`, for drivers whose CSIDriver says `storageCapacity: true`).
+//! Free storage of CSI drivers, as their provisioners report it (upstream: `CSIStorageCapacity`,
+//! for drivers whose CSIDriver has `storageCapacity: true`).
 
 use crate::node::NodeInfo;
 use config_kube::k8s_openapi::api::storage::v1::{CSIDriver, CSIStorageCapacity};
@@ -9,7 +9,7 @@ use master_claims::Claim;
 use master_client::{Key, View};
 use std::collections::{HashMap, HashSet};
 
-/// A CSI driver: whether its provisioner reports room.
+/// Whether the provisioner of a CSI driver reports free storage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Driver(bool);
 
@@ -21,13 +21,13 @@ impl View for Driver {
     }
 }
 
-/// Room for volumes of a class on some nodes.
+/// Free storage for volumes of a class on some nodes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Capacity {
     class: String,
     /// The largest volume that is known to fit.
     largest: Option<Amount>,
-    /// The nodes that reach it; none: no node.
+    /// The nodes that can reach the storage; `None`: no node.
     nodes: Option<LabelSelector>,
 }
 
@@ -35,7 +35,7 @@ impl View for Capacity {
     type Object = CSIStorageCapacity;
 
     fn read(capacity: CSIStorageCapacity) -> Self {
-        // A provisioner that knows the largest volume knows better than by the sum of what is free.
+        // The size of the largest volume is more exact than the sum of the free storage.
         let largest = capacity.maximum_volume_size.or(capacity.capacity);
         Self {
             class: capacity.storage_class_name,
@@ -45,10 +45,10 @@ impl View for Capacity {
     }
 }
 
-/// What drivers report.
+/// The reports of all drivers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Capacities {
-    /// Drivers that report room.
+    /// Drivers that report free storage.
     drivers: HashSet<String>,
     all: HashMap<Key, Capacity>,
 }
@@ -63,7 +63,7 @@ impl Capacities {
         }
     }
 
-    /// Removes a driver; returns whether it reported room.
+    /// Removes a driver; returns whether it reported free storage.
     pub(crate) fn remove_driver(&mut self, name: &str) -> bool {
         self.drivers.remove(name)
     }
@@ -85,14 +85,15 @@ impl Capacities {
         self.all.retain(|key, _| keep(key));
     }
 
-    /// The reports for a class; none where nothing is asked of its driver.
+    /// The reports for a class; `None` where its driver does not report.
     pub(crate) fn of_class(&self, driver: &str, class: &str) -> Option<Vec<&Capacity>> {
         let all = self.all.values().filter(|one| one.class == class);
         self.drivers.contains(driver).then(|| all.collect())
     }
 }
 
-/// Whether a volume for a claim fits into one of these on a node. A claim of no size fits anywhere.
+/// Whether a volume for a claim fits into the reported storage on a node. A claim without a size
+/// fits anywhere.
 pub(crate) fn fits(capacities: &[&Capacity], claim: &Claim, node: &NodeInfo) -> bool {
     let reaches = |capacity: &Capacity| {
         let nodes = capacity.nodes.as_ref();

@@ -1,4 +1,4 @@
-//! The decision: the node of a pod, or the reason why there is none.
+//! The decision: the node for a pod, or the reason why no node fits.
 
 use crate::node::{NodeId, hash};
 use crate::plugins::{Candidate, Plugins, Prepared, pre_filter, scores};
@@ -19,9 +19,9 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Assumes the pod on the node that was chosen for it. The next decision begins behind the
-    /// nodes that this one has looked at, so that decisions which look at a part of the nodes come
-    /// to all of them in turns.
+    /// Assumes the pod on the node that was chosen for it. The next decision starts after the
+    /// nodes that this one has looked at, so that all nodes get their turn although each decision
+    /// looks at a part only.
     pub fn assume(&self, request: PodRequest, snapshot: &mut Snapshot) {
         snapshot.turn(self.looked);
         snapshot.assume(request, &self.node);
@@ -30,9 +30,9 @@ impl Placement {
 
 /// Feasible nodes below which all nodes are looked at (upstream: `minFeasibleNodesToFind`).
 const LEAST_FEASIBLE: usize = 100;
-/// Per cent of the nodes of a small cluster among which the best is chosen, and of the largest one;
-/// between them one per cent less for every [`NODES_BY_PERCENT`] nodes (upstream's adaptive
-/// `percentageOfNodesToScore`).
+/// The search ends after this share of nodes, in per cent, is found feasible: the share of a small
+/// cluster, and the lowest one. It falls by one for every [`NODES_BY_PERCENT`] nodes (upstream's
+/// adaptive `percentageOfNodesToScore`).
 const MOST_PERCENT: usize = 50;
 const LEAST_PERCENT: usize = 5;
 const NODES_BY_PERCENT: usize = 125;
@@ -100,8 +100,8 @@ pub fn choose(pod: &PodRequest, snapshot: &Snapshot) -> Result<Placement, Unsche
     }
 }
 
-/// A pod's place on a certain node, if it fits there. Where others have ended for it on that node,
-/// no other one is looked for (upstream: `evaluateNominatedNode`).
+/// The pod's placement on one certain node, if it fits there: its nominated node, which is tried
+/// before all others (upstream: `evaluateNominatedNode`).
 pub(crate) fn choose_on(pod: &PodRequest, snapshot: &Snapshot, node: NodeId) -> Option<Placement> {
     let node = snapshot.candidate(node)?;
     if pre_filter(pod, snapshot).is_some() {
@@ -116,8 +116,8 @@ pub(crate) fn choose_on(pod: &PodRequest, snapshot: &Snapshot, node: NodeId) -> 
     })
 }
 
-/// In a cluster of `nodes` nodes: the feasible nodes after which the search ends (upstream:
-/// `numFeasibleNodesToFind`).
+/// The number of feasible nodes after which the search ends in a cluster of `nodes` nodes
+/// (upstream: `numFeasibleNodesToFind`).
 fn enough(nodes: usize) -> usize {
     let percent = MOST_PERCENT
         .saturating_sub(nodes / NODES_BY_PERCENT)

@@ -1,4 +1,4 @@
-//! Changes of the cluster after which a pod that fitted nowhere may find a node.
+//! Changes of the cluster after which an unschedulable pod may find a node.
 
 use crate::key::PodKey;
 use crate::node::NodeInfo;
@@ -11,27 +11,27 @@ use std::sync::Arc;
 /// A change of the cluster.
 #[derive(Debug, Clone)]
 pub enum ClusterEvent {
-    /// A node came, or something of it changed that matters for scheduling.
+    /// A node was added, or changed in a way that matters for scheduling.
     Node(Box<NodeChange>),
-    /// A node went; as it was.
+    /// A node was deleted; its last state.
     NodeGone(NodeInfo),
-    /// A pod has a node now, or its labels changed there.
+    /// A pod was bound to a node, or the labels of a bound pod changed.
     Placed(PodChange),
-    /// A pod has left its node, or a place is kept for it no longer.
+    /// A pod has left its node, or the place that was kept for it is given up.
     Left(PodLeft),
-    /// A pod needs less of its node than before; by how much.
+    /// A bound pod requests less than before; by how much.
     Freed(Resources),
     /// Labels of a namespace changed.
     Namespace,
-    /// A claim came or changed.
+    /// A claim was added or changed.
     Claim(Key),
-    /// A volume came or changed.
+    /// A volume was added or changed.
     Volume,
-    /// A StorageClass came or changed.
+    /// A StorageClass was added or changed.
     Class,
-    /// A CSI driver reports other room, or reports it no longer.
+    /// The free storage that a CSI driver reports changed, or it stopped reporting.
     Capacity,
-    /// Anything: all was listed anew.
+    /// Anything may have changed: all objects of a kind were listed again.
     Anything,
 }
 
@@ -69,31 +69,31 @@ impl ClusterEvent {
     }
 }
 
-/// A node that came or changed.
+/// A node that was added or changed.
 #[derive(Debug, Clone)]
 pub struct NodeChange {
-    /// What it was, if it was known.
+    /// Its state before, if it was known.
     pub(crate) before: Option<NodeInfo>,
     pub(crate) now: NodeInfo,
 }
 
 impl NodeChange {
-    /// Whether something holds of the node as it is, or held of it as it was.
+    /// Whether `holds` is true for the node's present state or for the one before.
     pub(crate) fn ever(&self, holds: impl Fn(&NodeInfo) -> bool) -> bool {
         holds(&self.now) || self.before.as_ref().is_some_and(holds)
     }
 }
 
-/// A pod that has a node.
+/// A pod that was bound, or whose labels changed.
 #[derive(Debug, Clone)]
 pub struct PodChange {
-    /// What it was on its node with other labels.
+    /// Its state before, if only its labels changed.
     pub(crate) before: Option<PodUsage>,
     pub(crate) now: PodUsage,
 }
 
 impl PodChange {
-    /// A pod that gets a node.
+    /// A pod that was bound.
     pub(crate) fn new(demand: Arc<Demand>) -> Self {
         Self {
             before: None,
@@ -106,13 +106,13 @@ impl PodChange {
 #[derive(Debug, Clone)]
 pub struct PodLeft {
     pub(crate) usage: PodUsage,
-    /// For which pod a place was kept, and its priority: it did not count for that one, nor for
-    /// more important ones.
+    /// For a kept place: its pod, and that pod's priority. The place did not count for that pod or
+    /// for pods of higher priority.
     kept_for: Option<(PodKey, i32)>,
 }
 
 impl PodLeft {
-    /// Whether it counted for a pod.
+    /// Whether it took room from a pod.
     pub(crate) fn concerns(&self, pod: &PodRequest) -> bool {
         let kept_for = self.kept_for.as_ref();
         kept_for.is_none_or(|(key, priority)| pod.priority <= *priority && pod.key != *key)
@@ -127,7 +127,7 @@ impl From<PodUsage> for ClusterEvent {
     }
 }
 
-/// The place is kept no longer.
+/// The kept place is given up.
 impl From<KeptPlace> for ClusterEvent {
     fn from(place: KeptPlace) -> Self {
         Self::Left(PodLeft {

@@ -1,4 +1,4 @@
-//! Where pods are, by their labels: what affinity and spread count, without a look at each pod.
+//! Counts of pods by labels and node, so that affinity and spread need not look at each pod.
 
 use crate::node::NodeId;
 use crate::request::Demand;
@@ -28,8 +28,8 @@ type ByNode = HashMap<NodeId, Count, BuildHasherDefault<NumberHasher>>;
 /// Pods by their labels and node.
 type ByLabels = HashMap<Arc<Labels>, ByNode>;
 
-/// Hashes numbers of nodes by one multiplication. No client chooses them, so they need no hash that
-/// is hard to foresee; each decision looks up hundreds.
+/// Hashes numbers of nodes by one multiplication: each decision looks up hundreds. No client
+/// chooses the numbers, so the hash need not resist collisions made on purpose.
 #[derive(Debug, Default)]
 pub(crate) struct NumberHasher(u64);
 
@@ -50,8 +50,8 @@ impl Hasher for NumberHasher {
     }
 }
 
-/// Pods by namespace, labels and node; once more by owner, and those that ask something of the
-/// places of others. Invariant: it holds the placed pods, each once.
+/// Pods by namespace, labels and node; replicas also by owner, and pods with affinity or
+/// anti-affinity also by their terms. Invariant: it holds the placed pods, each once.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PodGroups {
     by_labels: HashMap<Box<str>, ByLabels>,
@@ -62,7 +62,7 @@ pub(crate) struct PodGroups {
     asking: HashMap<Affinity, ByNode>,
 }
 
-/// Pods that ask the same of the places of others.
+/// Pods with the same affinity terms.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AffinityGroup<'a> {
     pub(crate) affinity: &'a Affinity,
@@ -76,7 +76,7 @@ impl<'a> AffinityGroup<'a> {
     }
 }
 
-/// Pods like one another by node, those that are being deleted not counted.
+/// Similar pods, counted by node. Those that are being deleted do not count.
 #[derive(Debug, Clone)]
 pub(crate) struct AlikePods<'a>(Cow<'a, ByNode>);
 
@@ -92,7 +92,7 @@ impl AlikePods<'_> {
     }
 }
 
-/// Adds a pod to those of its labels.
+/// Adds a pod to the group of its labels.
 fn enter(groups: &mut ByLabels, labels: &Arc<Labels>, add: impl FnOnce(&mut ByNode)) {
     match groups.get_mut(labels) {
         Some(nodes) => add(nodes),
@@ -100,7 +100,7 @@ fn enter(groups: &mut ByLabels, labels: &Arc<Labels>, add: impl FnOnce(&mut ByNo
     }
 }
 
-/// Takes a pod off its node; whether none are left there or elsewhere.
+/// Removes a pod from its node; returns whether the group is empty.
 fn take(nodes: &mut ByNode, node: NodeId, leaving: bool) -> bool {
     if let Some(count) = nodes.get_mut(&node) {
         count.all = count.all.saturating_sub(1);
@@ -112,7 +112,7 @@ fn take(nodes: &mut ByNode, node: NodeId, leaving: bool) -> bool {
     nodes.is_empty()
 }
 
-/// Takes a pod from those of its labels; whether none are left of any labels.
+/// Removes a pod from the group of its labels; returns whether there are no groups left.
 fn leave(groups: &mut ByLabels, labels: &Labels, node: NodeId, leaving: bool) -> bool {
     if let Some(nodes) = groups.get_mut(labels)
         && take(nodes, node, leaving)
@@ -180,8 +180,9 @@ impl PodGroups {
         selected.flat_map(|(_, nodes)| nodes.iter().map(|(node, count)| (*node, *count)))
     }
 
-    /// Pods that have certain labels: those of a pod's owner, or where it has none, of its
-    /// namespace. Pods of a ReplicaSet have the same labels, so that there is nothing to add up.
+    /// Pods that have the `wanted` labels: those of the pod's owner, or if it has none, of its
+    /// namespace. Pods of a ReplicaSet have the same labels, so usually there is one group and
+    /// nothing to add up.
     pub(crate) fn alike(&self, pod: &Demand, wanted: &BTreeMap<&str, &str>) -> AlikePods<'_> {
         let groups = match &pod.owner {
             Some(owner) => self.by_owner.get(owner),
@@ -205,12 +206,12 @@ impl PodGroups {
         AlikePods(all)
     }
 
-    /// All namespaces in which pods are.
+    /// All namespaces with pods.
     pub(crate) fn namespaces(&self) -> impl Iterator<Item = &str> {
         self.by_labels.keys().map(|name| &**name)
     }
 
-    /// Pods that ask something of the places of others.
+    /// Pods with affinity or anti-affinity, by their terms.
     pub(crate) fn asking(&self) -> impl Iterator<Item = AffinityGroup<'_>> {
         let asking = self.asking.iter();
         asking.map(|(affinity, nodes)| AffinityGroup { affinity, nodes })

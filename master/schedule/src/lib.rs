@@ -4,10 +4,10 @@
 //! decision: a pure function of a [`PodRequest`] and a [`Snapshot`].
 //!
 //! A decision asks the plugins of upstream's default profile (`plugins`, a file each); profiles of
-//! other names (`profile`) differ in how they weigh the resources of nodes. What affinity and
-//! spread count is kept by labels (`groups`) and by the numbers of nodes (`nodes`) and
-//! topology domains (`topology`), so that they look at no single pod and compare no names. Of more
-//! than a hundred nodes a decision looks at a part, and the next one begins behind it.
+//! other names (`profile`) differ in how they weigh the resources of nodes. Pods are counted by
+//! labels (`groups`), and nodes (`nodes`) and topology domains (`topology`) have numbers, so that
+//! affinity and spread look at no single pod and compare no names. Of more than a hundred nodes a
+//! decision may look at a part only, and the next one starts where it ended.
 //!
 //! The loop follows pods, nodes, namespaces and Services (`services`) through the API, maintains
 //! the snapshot (`snapshot`) and the queue of pending pods (`queue`; an event wakes those that the
@@ -19,13 +19,13 @@
 //! The queue is bounded, too: the least important pods are left out of a full one, and the loop
 //! lists all pods again once there is room.
 //!
-//! A pod that fits nowhere may have less important ones end (`preempt`); the place is kept for it
-//! meanwhile, also by a process that begins then (`status.nominatedNodeName`).
+//! A pod that fits nowhere may preempt pods of lower priority (`preempt`). Its place is kept
+//! meanwhile, also by a scheduler that starts then (`status.nominatedNodeName`).
 //!
-//! Volumes (`storage`): a claim that waits for its pod's node gets its volume first. The loop keeps
-//! the place, has a volume kept for the claim or names the node on it, and decides anew when the
-//! claim is bound. A volume is provisioned on a node only if its CSI driver reports room there
-//! (`capacity`), where that reports any.
+//! Volumes (`storage`): a claim with `WaitForFirstConsumer` gets its volume before the pod is
+//! bound. The loop keeps the pod's place, reserves a volume for the claim or sets the node on the
+//! claim, and decides again when the claim is bound. If a CSI driver reports its free storage
+//! (`capacity`), a volume is provisioned only on a node where it fits.
 //!
 //! Features of upstream's default profile that are not supported yet are refused by name, never
 //! ignored: see [`PodRequest::not_yet`].

@@ -6,8 +6,7 @@ use config_kube::k8s_openapi::api::core::v1::{Node, NodeStatus};
 use config_kube::taints::{NOT_READY, UNREACHABLE};
 use std::collections::{BTreeMap, HashMap};
 
-/// The number of a node, for as long as the node or a pod on it is known. It is given again
-/// afterwards.
+/// The number of a node. It is reused once neither the node nor a pod on it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct NodeId(pub(crate) usize);
 
@@ -18,7 +17,7 @@ pub struct NodeInfo {
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) taints: Vec<NodeTaint>,
     pub(crate) allocatable: Resources,
-    /// How many pods it takes.
+    /// The most pods that it may run.
     pub(crate) most_pods: i64,
     pub(crate) cordoned: bool,
     /// The failure zone: region and zone, as one name.
@@ -122,7 +121,7 @@ pub(crate) struct HostPort {
 
 /// The address of a host port at all addresses.
 pub(crate) const ALL_ADDRESSES: &str = "0.0.0.0";
-/// Stands for any address; no host port has it.
+/// An address that no host port has, for the count at any address.
 const ANY: &str = "";
 
 impl HostPort {
@@ -134,11 +133,11 @@ impl HostPort {
     }
 }
 
-/// Host ports of pods, so that a collision is found by look-ups: a pod can have thousands, and a
-/// decision asks many nodes.
+/// Host ports of pods, indexed so that collisions are found by look-ups: a pod can have thousands,
+/// and a decision checks many nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct HostPorts {
-    /// How often each port is taken, and once more at any address.
+    /// How often each port is taken at its address, and at any address.
     taken: HashMap<HostPort, usize>,
 }
 
@@ -169,7 +168,7 @@ impl HostPorts {
     }
 }
 
-/// A host port that a pod wants, with all that would be in its way.
+/// A host port that a pod wants, with all ports that would collide.
 #[derive(Debug)]
 pub(crate) struct WantedPort(Vec<HostPort>);
 
@@ -182,8 +181,8 @@ impl WantedPort {
         })
     }
 
-    /// Whether a pod with one of these ports and this pod cannot share a node: same protocol and
-    /// port, and the same address or one of them all addresses.
+    /// Whether one of the taken ports collides: same protocol and port, and the same address, or
+    /// one of the two is for all addresses.
     pub(crate) fn collides(&self, taken: &HostPorts) -> bool {
         self.0.iter().any(|port| taken.taken.contains_key(port))
     }

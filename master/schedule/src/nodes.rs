@@ -1,5 +1,4 @@
-//! The nodes of a snapshot: each has a number, so that what is counted by node costs no look at
-//! names.
+//! The nodes of a snapshot. Each has a number, so that counting by node compares no names.
 
 use crate::node::{HostPorts, NodeId, NodeInfo};
 use crate::request::Demand;
@@ -71,13 +70,13 @@ pub(crate) struct Nodes {
     free: Vec<NodeId>,
     by_name: HashMap<Arc<str>, NodeId>,
     topologies: Topologies,
-    /// The known nodes, zone by zone in turns; made at its first use after a node came, went or
-    /// changed its zone.
+    /// The known nodes, one of each zone in turns; computed at the first use after a node
+    /// was added, deleted or changed its zone.
     order: OnceLock<Vec<NodeId>>,
 }
 
 impl Nodes {
-    /// The number of a name, given to it if it has none.
+    /// The number of a node's name; assigns one if it has none.
     pub(crate) fn number(&mut self, name: &str) -> NodeId {
         if let Some(id) = self.by_name.get(name) {
             return *id;
@@ -98,7 +97,7 @@ impl Nodes {
         id
     }
 
-    /// The number that a name has.
+    /// The number of a node's name, if it has one.
     pub(crate) fn find(&self, name: &str) -> Option<NodeId> {
         self.by_name.get(name).copied()
     }
@@ -138,7 +137,7 @@ impl Nodes {
         std::mem::replace(&mut self.slots[id.0].info, info)
     }
 
-    /// Gives a number back behind which there is neither a node nor a pod.
+    /// Frees a number that has neither a node nor a pod.
     pub(crate) fn drop_empty(&mut self, id: NodeId) {
         let slot = &mut self.slots[id.0];
         if slot.info.is_none() && slot.load.pods == 0 && self.by_name.remove(&slot.name).is_some() {

@@ -1,4 +1,4 @@
-//! Processors and memory of a node used in equal shares (upstream:
+//! Prefers nodes of which the same share of CPU and memory is used (upstream:
 //! `NodeResourcesBalancedAllocation`).
 
 use super::plugin::{Candidate, Plugin, never};
@@ -16,7 +16,7 @@ pub(super) const PLUGIN: Plugin = Plugin {
     wakes: never,
 };
 
-/// 100 less the standard deviation of both used shares: half of what they differ by.
+/// 100 minus the standard deviation of the two used shares, which is half of their difference.
 fn score(pod: &PodRequest, _: &Snapshot, candidates: &[Candidate<'_>]) -> Option<Vec<i64>> {
     let needed = [CPU, MEMORY].map(|name| (name, pod.demand.needed.get(name)));
     if needed.iter().all(|(_, needed)| *needed == Amount::ZERO) {

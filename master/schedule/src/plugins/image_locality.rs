@@ -1,4 +1,4 @@
-//! Nodes that have a pod's images already (upstream: `ImageLocality`).
+//! Prefers nodes that have a pod's images already (upstream: `ImageLocality`).
 
 use super::plugin::{Candidate, MAX_NODE_SCORE, Plugin, never};
 use crate::request::PodRequest;
@@ -14,13 +14,13 @@ pub(super) const PLUGIN: Plugin = Plugin {
 };
 
 const MIB: i64 = 1 << 20;
-/// Bytes below which an image counts for nothing.
+/// Sum of bytes up to which the score is 0.
 const MIN_BYTES: i64 = 23 * MIB;
-/// Bytes for each container above which more count for nothing.
+/// Bytes for each container from which on the score is the highest.
 const MAX_BYTES: i64 = 1000 * MIB;
 
-/// The more bytes of images a node has, each weighed by the share of nodes that have it: a new
-/// image shall not draw all pods to the first node that has it.
+/// Scores nodes by the bytes of the images that they have. Each image is weighed by the share of
+/// nodes that have it, so that the first node with a new image does not attract all pods.
 fn score(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) -> Option<Vec<i64>> {
     let images = pod.images.iter();
     let spread: Vec<(&str, usize)> = images

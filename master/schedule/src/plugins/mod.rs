@@ -1,9 +1,8 @@
-//! The plugins of the default profile, in the order in which they look at a node, with their
-//! weights as upstream's.
+//! The plugins of the default profile, in the order in which they check a node, with upstream's
+//! weights.
 //!
-//! A plugin is a line of [`PROFILE`] and a file. It is asked once for each pod whether it has
-//! anything to say of it, and only then about nodes: a plugin that a pod does not ask for costs
-//! nothing by node.
+//! A plugin is a line of [`PROFILE`] and a file. For each pod it returns a filter for nodes only if
+//! the pod has something to check: otherwise it costs nothing for each node.
 
 mod balanced_allocation;
 mod image_locality;
@@ -66,12 +65,12 @@ impl Plugins {
         self.0 |= 1 << at;
     }
 
-    /// Names of its members.
+    /// Names of the plugins in the set.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         self.members().map(|plugin| plugin.name)
     }
 
-    /// Those that an event of a kind may help with.
+    /// Plugins whose refusals an event of this kind may remove.
     pub(crate) fn concerned_by(kind: EventKind) -> Self {
         let mut concerned_by = Self::default();
         for (at, plugin) in PROFILE.iter().enumerate() {
@@ -82,7 +81,7 @@ impl Plugins {
         concerned_by
     }
 
-    /// Whether they have a member in common.
+    /// Whether the sets have a plugin in common.
     pub(crate) fn meets(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
@@ -93,7 +92,7 @@ impl Plugins {
             .map(|(_, plugin)| plugin)
     }
 
-    /// Whether a pod that these refused may find a node after an event.
+    /// Whether a pod that these plugins refused may find a node after an event.
     pub(crate) fn wake(self, pod: &PodRequest, event: &ClusterEvent, snapshot: &Snapshot) -> bool {
         if let ClusterEvent::Left(left) = event
             && !left.concerns(pod)
@@ -108,7 +107,7 @@ impl Plugins {
     }
 }
 
-/// What waits for a pod's volumes.
+/// The plugin that waits for a pod's volumes.
 pub(crate) fn volumes() -> Plugins {
     Plugins::named("VolumeBinding")
 }
@@ -120,7 +119,7 @@ pub(crate) fn pre_filter(pod: &PodRequest, snapshot: &Snapshot) -> Option<(Strin
     Some((fault, volumes()))
 }
 
-/// The filters that have anything to say of a pod.
+/// The filters that apply to a pod, each with its plugin's number.
 pub(crate) struct Prepared<'a>(Vec<(usize, Box<dyn Filter + 'a>)>);
 
 impl<'a> Prepared<'a> {
@@ -133,7 +132,7 @@ impl<'a> Prepared<'a> {
         Self(filters.collect())
     }
 
-    /// The obstacles that the first refusing plugin finds; its number is added to `refusing`.
+    /// The obstacles that the first refusing plugin finds; that plugin is added to `refusing`.
     pub(crate) fn first_obstacle(
         &self,
         node: &Candidate<'_>,

@@ -1,4 +1,4 @@
-//! What a plugin is, and what the plugins share.
+//! The type of a plugin, and helpers that the plugins share.
 
 use crate::event::{ClusterEvent, EventKind};
 pub(crate) use crate::nodes::Candidate;
@@ -14,12 +14,12 @@ pub(super) const MAX_NODE_SCORE: i64 = 100;
 pub(crate) struct Obstacle {
     /// In upstream's words.
     pub(crate) reason: Cow<'static, str>,
-    /// Whether it stays however many pods end.
+    /// Whether it remains even if all pods on the node are preempted.
     pub(crate) lasting: bool,
 }
 
 impl Obstacle {
-    /// One that goes if certain pods end.
+    /// An obstacle that preemption can remove.
     pub(super) fn passing(reason: impl Into<Cow<'static, str>>) -> Self {
         Self {
             reason: reason.into(),
@@ -27,7 +27,7 @@ impl Obstacle {
         }
     }
 
-    /// One that stays however many pods end.
+    /// An obstacle that preemption cannot remove.
     pub(super) fn lasting(reason: impl Into<Cow<'static, str>>) -> Self {
         Self {
             reason: reason.into(),
@@ -42,16 +42,16 @@ pub(crate) trait Filter {
     fn check(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>);
 }
 
-/// A filter for a pod; none where every node is fine.
+/// Makes the filter for a pod; `None` if every node passes.
 pub(super) type Filters = for<'a> fn(&'a PodRequest, &'a Snapshot) -> Option<Box<dyn Filter + 'a>>;
-/// Scores of candidates from 0 to [`MAX_NODE_SCORE`], in their order; none where all are equal.
+/// Scores of candidates from 0 to [`MAX_NODE_SCORE`], in their order; `None` if all are equal.
 pub(super) type Scores = fn(&PodRequest, &Snapshot, &[Candidate<'_>]) -> Option<Vec<i64>>;
 
-/// What a file of this folder holds as `PLUGIN`.
+/// A plugin: the constant `PLUGIN` of each file in this folder.
 pub(crate) struct Plugin {
     /// Upstream's name.
     pub(crate) name: &'static str,
-    /// What its scores are multiplied with.
+    /// The factor of its scores.
     pub(super) weight: i64,
     pub(super) filter: Option<Filters>,
     pub(super) score: Option<Scores>,

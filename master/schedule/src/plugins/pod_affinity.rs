@@ -32,10 +32,12 @@ pub(super) const PLUGIN: Plugin = Plugin {
     wakes,
 };
 
-/// What a pod counts for that another one must be near (upstream's `hardPodAffinityWeight`).
+/// Weight of an existing pod's required affinity to the pod, in scores (upstream's
+/// `hardPodAffinityWeight`).
 const REQUIRED_WEIGHT: i64 = 1;
 
-/// Numbers by label and value of nodes. Labels that no node has are left out.
+/// A number for each topology domain, by the label of the topology. Labels that no node has are
+/// left out.
 struct DomainTallies<'a> {
     snapshot: &'a Snapshot,
     tallies: BTreeMap<&'a str, Tally<'a>>,
@@ -56,7 +58,7 @@ impl<'a> DomainTallies<'a> {
         }
     }
 
-    /// Adds for each node the number of its pods, by their weight.
+    /// Adds the number of pods on each node, multiplied by a weight, to the node's domain.
     fn add(&mut self, topology: &'a str, weight: i64, pods: impl Iterator<Item = (NodeId, Count)>) {
         if let Some(tally) = self.tally(topology) {
             for (node, count) in pods {
@@ -69,13 +71,13 @@ impl<'a> DomainTallies<'a> {
         self.tallies.get(topology)?.get(node)
     }
 
-    /// The sum of the numbers of all domains where a node is.
+    /// The sum over all domains of a node.
     fn sum(&self, node: NodeId) -> i64 {
         let numbers = self.tallies.values().filter_map(|tally| tally.get(node));
         numbers.sum()
     }
 
-    /// Whether any pod was added in a domain where a node is.
+    /// Whether any pod was added to a domain of a node.
     fn has_some(&self, node: NodeId) -> bool {
         let mut tallies = self.tallies.values();
         tallies.any(|tally| tally.get(node) > Some(0))
@@ -88,7 +90,7 @@ impl<'a> DomainTallies<'a> {
     }
 }
 
-/// Pods that all these terms mean, by node.
+/// Pods that all of these terms select, by node.
 fn meant<'a>(
     terms: &'a [&'a Term],
     snapshot: &'a Snapshot,
@@ -109,24 +111,24 @@ fn number(count: Count) -> i64 {
     i64::try_from(count.all).unwrap_or(i64::MAX)
 }
 
-/// Whether a term means a pod.
+/// Whether a term selects a pod.
 fn means(term: &Term, pod: &Demand, snapshot: &Snapshot) -> bool {
     term.selects(snapshot.namespaces(), &pod.namespace, &pod.labels)
 }
 
-/// What must and must not be in a domain.
+/// The required affinity and anti-affinity of a pod.
 struct Required<'a> {
     pod: &'a Demand,
     /// The topologies of the required terms, each once.
     topologies: BTreeSet<&'a str>,
-    /// Pods that all required terms mean.
+    /// Pods that all required affinity terms select.
     wanted: DomainTallies<'a>,
-    /// Pods that it refuses.
+    /// Pods that its anti-affinity selects.
     refused: DomainTallies<'a>,
-    /// Pods that refuse it.
+    /// Pods whose anti-affinity selects it.
     refusing: DomainTallies<'a>,
-    /// Whether it may be the first one: it means itself, and none of those that it means are
-    /// anywhere.
+    /// Whether it may be the first of its kind: its terms select itself, and no other pod that they
+    /// select exists.
     first: bool,
 }
 
@@ -227,7 +229,7 @@ fn score(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) ->
     normal(sums.collect())
 }
 
-/// Sums from the lowest to the highest, as scores; none where all are equal.
+/// Scales the sums to scores: the lowest to 0, the highest to the maximum. `None` if all are equal.
 fn normal(mut sums: Vec<i64>) -> Option<Vec<i64>> {
     let least = sums.iter().copied().min()?;
     let span = sums.iter().copied().max()? - least;

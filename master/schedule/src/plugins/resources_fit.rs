@@ -1,4 +1,5 @@
-//! Resources of nodes, and how much of them is left (upstream: `NodeResourcesFit`).
+//! Checks that a node has enough free resources, and scores by how much is used (upstream:
+//! `NodeResourcesFit`).
 
 use super::plugin::{Candidate, Filter, Obstacle, Plugin};
 use crate::event::{ClusterEvent, EventKind};
@@ -49,7 +50,7 @@ fn score(pod: &PodRequest, candidates: &[Candidate<'_>]) -> Vec<i64> {
     } = &*pod.profile;
     let needed = weights.iter().filter_map(|(name, weight)| {
         let needed = weighed(name, &pod.demand.scored, &pod.demand.needed);
-        // Of what a pod does not ask for it needs no room (upstream: extended resources alone).
+        // Resources that the pod does not request do not count (upstream: only extended ones).
         let counts = needed > Amount::ZERO || matches!(name.as_str(), CPU | MEMORY);
         counts.then_some((name.as_str(), *weight, needed))
     });
@@ -71,7 +72,8 @@ fn score(pod: &PodRequest, candidates: &[Candidate<'_>]) -> Vec<i64> {
     candidates.iter().map(score).collect()
 }
 
-/// What counts of a resource: of processors and memory also what containers do not ask for.
+/// The amount of a resource that counts in scores. For CPU and memory this includes assumed values
+/// for containers without requests.
 fn weighed(name: &str, scored: &Resources, needed: &Resources) -> Amount {
     match name {
         CPU | MEMORY => scored.get(name),
@@ -81,7 +83,7 @@ fn weighed(name: &str, scored: &Resources, needed: &Resources) -> Amount {
 
 fn wakes(pod: &PodRequest, event: &ClusterEvent, _: &Snapshot) -> bool {
     match event {
-        // If it uses nothing else of what is scarce, it leaves its place among the node's pods.
+        // Any pod that leaves frees at least its place in the node's limit of pods.
         ClusterEvent::Left(_) | ClusterEvent::Anything => true,
         ClusterEvent::Node(node) => {
             let mut needed = pod.demand.needed.iter();

@@ -1,5 +1,5 @@
-//! The spread of pods over topology domains (upstream: `PodTopologySpread`, with the defaults of
-//! the system for pods that ask for nothing).
+//! Spreads pods over topology domains (upstream: `PodTopologySpread`, with the system's default
+//! constraints for pods that have none).
 
 use super::plugin::{Candidate, Filter, MAX_NODE_SCORE, Obstacle, Plugin};
 use crate::event::{ClusterEvent, EventKind, PodUsage};
@@ -38,7 +38,7 @@ fn counts_all(spread: &Spread, pod: &PodRequest) -> bool {
     !(spread.by_taints || by_selectors)
 }
 
-/// What was found out about nodes, each of them once, however many constraints ask.
+/// A cached answer about each node, so that it is computed once for all constraints.
 #[derive(Debug, Default)]
 struct FoundOnce(RefCell<Vec<Option<bool>>>);
 
@@ -60,7 +60,7 @@ impl FoundOnce {
 /// Which nodes the constraints of a pod count.
 struct Counting<'a> {
     pod: &'a PodRequest,
-    /// The labels by which the constraints know domains; none where no node has the label.
+    /// A tally for the topology of each constraint; `None` where no node has its label.
     tallies: &'a [Option<Tally<'a>>],
     in_domains: FoundOnce,
     allowed: FoundOnce,
@@ -78,7 +78,7 @@ impl<'a> Counting<'a> {
         }
     }
 
-    /// Whether a node has all the labels by which constraints know domains.
+    /// Whether a node has the topology labels of all constraints.
     fn has_all(&self, node: NodeId) -> bool {
         self.in_domains.of(node, || {
             let mut tallies = self.tallies.iter();
@@ -104,8 +104,8 @@ impl<'a> Counting<'a> {
     }
 }
 
-/// Pods like it by domain, those that are being deleted not counted. Domains are those that are
-/// open.
+/// Counts the selected pods of each domain that is open in the tally. Pods that are being deleted
+/// do not count.
 fn fill(spread: &Spread, counting: &Counting<'_>, snapshot: &Snapshot, tally: &mut Tally<'_>) {
     let pod = counting.pod;
     let namespace = &pod.demand.namespace;
@@ -130,11 +130,11 @@ struct Hard<'a>(Vec<Counted<'a>>);
 
 struct Counted<'a> {
     spread: &'a Spread,
-    /// Pods by domain; none where no node has the label.
+    /// Pods by domain; `None` where no node has the label.
     pods: Option<Tally<'a>>,
     /// Pods of the emptiest domain.
     least: i64,
-    /// Whether the pod itself counts.
+    /// 1 if the constraint selects the pod itself, else 0.
     own: i64,
 }
 
@@ -232,10 +232,11 @@ fn score(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) ->
     Some(normal(&sums))
 }
 
-/// Without constraints: pods of the same Services are spread over nodes and, less so, over zones;
-/// of those that a ReplicaSet, ReplicationController or StatefulSet owns, the replicas alone.
-/// Upstream knows replicas by the selector of their owner (`DefaultSelector`); its UID finds the
-/// same pods, as the owner adopts all that it selects.
+/// The default spread of a pod without constraints: over nodes and, less so, over zones, among the
+/// pods of the same Services. A pod that a ReplicaSet, ReplicationController or StatefulSet owns is
+/// spread among the replicas only. Upstream finds replicas by the selector of their owner
+/// (`DefaultSelector`); the owner's UID finds the same pods, as the owner adopts all that it
+/// selects.
 fn usual(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) -> Option<Vec<i64>> {
     let demand = &*pod.demand;
     let selected = snapshot.services().selecting(demand);
@@ -272,8 +273,7 @@ fn usual(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) ->
     Some(normal(&sums))
 }
 
-/// The weight of one pod more or less in a topology domain, by the number of domains: it grows
-/// with them.
+/// The weight of a pod in a topology domain, which grows with the number of domains.
 #[allow(
     clippy::cast_precision_loss,
     reason = "there are fewer places than 2^52"
@@ -282,13 +282,13 @@ fn weight(domains: usize) -> f64 {
     ((domains + 2) as f64).ln()
 }
 
-/// What pods that are there cost a domain.
+/// The cost of a domain by its number of pods.
 #[allow(clippy::cast_precision_loss, reason = "there are fewer pods than 2^52")]
 fn cost(pods: i64, weight: f64, skew: i64) -> f64 {
     pods as f64 * weight + (skew - 1) as f64
 }
 
-/// The less a domain costs, the better; a node in no domain is the worst.
+/// Scores from costs: the lower the cost, the higher the score; a node in no domain scores 0.
 #[allow(
     clippy::cast_possible_truncation,
     reason = "costs are rounded on purpose"
@@ -312,11 +312,11 @@ fn wakes(pod: &PodRequest, event: &ClusterEvent, _: &Snapshot) -> bool {
         pods.0.namespace == pod.demand.namespace
             && hard().any(|spread| spread.selects(&pods.0.labels))
     };
-    // With a node a domain comes or goes, and the emptiest one may be another.
+    // A node can add or remove a domain, and so change which one is the emptiest.
     let has_all = |node: &NodeInfo| hard().all(|spread| node.labels.contains_key(&spread.topology));
     match event {
-        // Each pod that comes or goes in one domain, or is counted no longer, changes what is
-        // allowed in others.
+        // Each pod that is added to a domain, leaves it or no longer matches changes what other
+        // domains may have.
         ClusterEvent::Placed(pods) => counts(&pods.now) || pods.before.as_ref().is_some_and(counts),
         ClusterEvent::Left(pods) => counts(&pods.usage),
         ClusterEvent::Node(node) => node.ever(has_all),

@@ -1,4 +1,4 @@
-//! Nodes that are cordoned (upstream: `NodeUnschedulable`).
+//! Refuses cordoned nodes (upstream: `NodeUnschedulable`).
 
 use super::plugin::{Candidate, Filter, Obstacle, Plugin};
 use crate::event::{ClusterEvent, EventKind};

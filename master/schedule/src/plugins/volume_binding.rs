@@ -1,4 +1,5 @@
-//! Volumes of a pod's claims, bound or still to be had on its node (upstream: `VolumeBinding`).
+//! Checks that a node reaches the volumes of a pod's claims, or can get volumes for unbound ones
+//! (upstream: `VolumeBinding`).
 
 use super::plugin::{Candidate, Filter, Obstacle, Plugin};
 use crate::event::{ClusterEvent, EventKind};

@@ -1,6 +1,5 @@
-//! How many volumes of a CSI driver a node takes, as its CSINode says (upstream:
-//! `NodeVolumeLimits`). Volumes in a pod's own specification are not counted, as upstream does not
-//! count them.
+//! Limits the volumes of a CSI driver on a node to the number in its CSINode (upstream:
+//! `NodeVolumeLimits`). Volumes in a pod's own specification are not counted, as upstream.
 
 use super::plugin::{Candidate, Filter, Obstacle, Plugin};
 use crate::event::{ClusterEvent, EventKind};
@@ -44,7 +43,7 @@ impl Filter for Wanted<'_> {
         let held: BTreeSet<CsiVolume> = claims
             .filter_map(|claim| self.storage.csi_volume(claim))
             .collect();
-        // A volume that the node has already costs nothing.
+        // A volume that is already on the node does not count again.
         let new: Vec<&CsiVolume> = self.volumes.difference(&held).collect();
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for volume in held.iter().chain(new.iter().copied()) {

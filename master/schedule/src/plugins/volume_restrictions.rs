@@ -1,5 +1,5 @@
-//! Claims that one pod alone may use (upstream: `VolumeRestrictions`, as far as its kinds of
-//! volumes are mounted here).
+//! Lets only one pod use a claim with `ReadWriteOncePod` (upstream: `VolumeRestrictions`, for the
+//! kinds of volumes that this distribution mounts).
 
 use super::plugin::{Candidate, Filter, Obstacle, Plugin};
 use crate::event::{ClusterEvent, EventKind};
@@ -26,7 +26,7 @@ pub(super) const PLUGIN: Plugin = Plugin {
     wakes,
 };
 
-/// Another pod has a claim that is for one pod.
+/// Another pod uses a claim that is for one pod only.
 struct Taken;
 
 impl Filter for Taken {

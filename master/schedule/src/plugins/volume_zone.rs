@@ -1,4 +1,4 @@
-//! Volumes with labels of a zone or region (upstream: `VolumeZone`).
+//! Keeps pods in the zone or region in their volumes' labels (upstream: `VolumeZone`).
 
 use super::plugin::{Candidate, Filter, Obstacle, Plugin};
 use crate::event::{ClusterEvent, EventKind};
@@ -28,14 +28,14 @@ pub(super) const PLUGIN: Plugin = Plugin {
     wakes,
 };
 
-/// Labels of zones and regions, and the older ones.
+/// Labels of zones and regions, and their deprecated names.
 const LABELS: [&str; 4] = [
     "topology.kubernetes.io/zone",
     "topology.kubernetes.io/region",
     "failure-domain.beta.kubernetes.io/zone",
     "failure-domain.beta.kubernetes.io/region",
 ];
-/// Between the zones of a volume that has several.
+/// The separator between the zones of a volume that has several.
 const BETWEEN: &str = "__";
 
 struct Zones<'a>(Vec<(&'a str, &'a str)>);
