@@ -1,5 +1,5 @@
-//! Preemption: which pods of lower priority would have to end so that a pod finds a node (upstream:
-//! `DefaultPreemption`).
+//! Preemption: chooses the pods of lower priority that are deleted so that a pod finds a node
+//! (upstream: `DefaultPreemption`).
 
 use crate::groups::NumberHasher;
 use crate::key::PodKey;
@@ -16,7 +16,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::hash::BuildHasherDefault;
 
-/// Nodes with victims among which the best is chosen (upstream: 100, or a tenth of all).
+/// The best node is chosen among this many nodes with victims, or a tenth of all nodes if that is
+/// more (as upstream).
 const LEAST_CANDIDATES: usize = 100;
 /// See [`LEAST_CANDIDATES`].
 const SHARE_OF_NODES: usize = 10;
@@ -27,7 +28,7 @@ pub struct Budget {
     pub(crate) key: PodKey,
     selector: Option<LabelSelector>,
     allowed: i32,
-    /// Pods whose end it has allowed already, by name: they are not counted again.
+    /// Names of pods whose eviction it has already granted: they do not count again.
     disrupted: BTreeSet<String>,
 }
 
@@ -49,7 +50,7 @@ impl Budget {
         }
     }
 
-    /// The labels that it selects by their values.
+    /// The labels and values in its `matchLabels`.
     fn wanted(&self) -> impl Iterator<Item = Wanted<'_>> {
         let labels = self.selector.as_ref();
         let labels = labels.and_then(|selector| selector.match_labels.as_ref());
@@ -70,16 +71,16 @@ impl Budget {
 /// Disruption budgets by their names.
 pub type Budgets = BTreeMap<PodKey, Budget>;
 
-/// The budgets of the cluster, so that those of a pod are found by its labels.
+/// An index of the cluster's budgets by which those of a pod are found from its labels.
 #[derive(Default)]
 struct BudgetIndex<'b> {
-    /// By namespace and one of the labels that they select, the one that the fewest select.
+    /// Each budget under one of its `matchLabels`: the one that the fewest budgets have.
     by_label: HashMap<Wanted<'b>, Vec<&'b Budget>>,
-    /// Those that select by no label's value, by namespace.
+    /// Budgets without `matchLabels`, by namespace.
     others: HashMap<&'b str, Vec<&'b Budget>>,
 }
 
-/// A label's value that a budget selects in its namespace.
+/// A label and its value in a namespace, as in a budget's `matchLabels`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Wanted<'b> {
     namespace: &'b str,
@@ -125,7 +126,7 @@ impl<'b> BudgetIndex<'b> {
         all.filter(move |budget| budget.protects(namespace, &pod.labels))
     }
 
-    /// Whether a pod's end violates one of its budgets beside those that are asked of them already.
+    /// Whether deleting a pod violates one of its budgets, together with the deletions in `asked`.
     fn violates(&self, asked: &mut HashMap<&'b PodKey, i32>, lower: &PreemptiblePod) -> bool {
         let mut violates = false;
         for budget in self.protecting(&lower.demand) {
@@ -139,21 +140,21 @@ impl<'b> BudgetIndex<'b> {
     }
 }
 
-/// Pods that are to end for another one.
+/// A decision to delete pods to make room for another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preemption {
-    /// The node on which they are.
+    /// The node of the pods.
     pub node: String,
     /// The pods.
     pub victims: Vec<Victim>,
-    /// How many of them their budgets protect.
+    /// How many of the deletions violate a budget.
     pub violating: usize,
 }
 
-/// A pod that is to end for another one.
+/// A pod that is deleted to make room for another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Victim {
-    /// Which pod.
+    /// Namespace and name.
     pub key: PodKey,
     /// Its UID.
     pub uid: String,
@@ -161,19 +162,19 @@ pub struct Victim {
     pub(crate) generation: Option<i64>,
 }
 
-/// Why no pods are to end, in upstream's words.
+/// Why no pods are deleted, in upstream's words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoPreemption {
     /// The pod may not preempt.
     Never,
-    /// It has a node already, and waits for pods that are ending there.
+    /// It has a nominated node, and waits for pods that are being deleted there.
     Waits,
-    /// Preemption makes no node feasible: on `helpless` nodes the pod would not fit whichever pods
-    /// ended, and on the others there are no pods that may be ended for it.
+    /// Preemption makes no node feasible: on `helpless` nodes the pod would not fit even without
+    /// all other pods, and on the others there are no suitable victims.
     Nowhere {
         /// All nodes.
         nodes: usize,
-        /// Nodes on which it does not help.
+        /// Nodes on which preemption does not help.
         helpless: usize,
     },
 }
@@ -210,7 +211,7 @@ impl fmt::Display for NoPreemption {
 /// snapshot is as before.
 ///
 /// # Errors
-/// On no node are there victims that make room, or the pod may not preempt.
+/// No node has victims whose deletion makes room, or the pod may not preempt.
 pub fn preempt(
     pod: &PodRequest,
     snapshot: &mut Snapshot,
@@ -230,7 +231,7 @@ pub fn preempt(
     let budget_index = BudgetIndex::of(budgets);
     let most = LEAST_CANDIDATES.max(nodes / SHARE_OF_NODES);
     let mut found = Vec::new();
-    // Pods are read for as many nodes as are enough where each has victims.
+    // In chunks, so that pods are not collected for more nodes than needed.
     for nodes in hopeful.chunks(most) {
         if found.len() == most {
             break;
@@ -249,9 +250,9 @@ pub fn preempt(
     best.map(|(_, preemption)| preemption).ok_or(none)
 }
 
-/// Whether less important pods end for a pod on the node where a place is kept for it, so that no
-/// others need to (upstream: `PodEligibleToPreemptOthers`). None end for it on a node that cannot
-/// take it any more, whichever pods end.
+/// Whether pods of lower priority are being deleted on the node where a place is kept for a pod, so
+/// that it must not preempt others (upstream: `PodEligibleToPreemptOthers`). False if the node
+/// cannot take the pod any more, even without all other pods.
 pub(crate) fn awaits_victims(pod: &PodRequest, snapshot: &Snapshot, node: NodeId) -> bool {
     let Some(candidate) = snapshot.candidate(node) else {
         return false;
@@ -264,7 +265,7 @@ pub(crate) fn awaits_victims(pod: &PodRequest, snapshot: &Snapshot, node: NodeId
     first_obstacle.iter().all(|obstacle| !obstacle.lasting)
 }
 
-/// The pods of a lower priority on some nodes, by node.
+/// The pods of a lower priority on these nodes, by node.
 fn lower_on(nodes: &[NodeId], priority: i32, snapshot: &Snapshot) -> ByNode {
     let mut found: ByNode = nodes.iter().map(|node| (*node, Vec::new())).collect();
     for (key, placed) in snapshot.lower_than(priority) {

@@ -5,9 +5,9 @@ use crate::NAME;
 use crate::resources::{CPU, MEMORY};
 use std::sync::{Arc, LazyLock};
 
-/// Highest score of a point of a shape (upstream: `MaxCustomPriorityScore`).
+/// Highest score in a shape's points (upstream: `MaxCustomPriorityScore`).
 const HIGHEST: i64 = 10;
-/// What such a score is multiplied with to count like those of other plugins.
+/// Factor from such a score to the range of other plugins, 0 to 100.
 const SCALE: i64 = 100 / HIGHEST;
 
 static DEFAULT_PROFILE: LazyLock<Arc<Profile>> = LazyLock::new(|| {
@@ -21,7 +21,7 @@ static DEFAULT_PROFILE: LazyLock<Arc<Profile>> = LazyLock::new(|| {
 /// A profile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profile {
-    /// What pods say in `spec.schedulerName`; the component of its events.
+    /// The `spec.schedulerName` of its pods, and the component of its events.
     pub name: String,
     /// How a node's use of one resource becomes a score.
     pub strategy: Strategy,
@@ -32,15 +32,15 @@ pub struct Profile {
 /// How a node's use of one resource becomes a score, from 0 to 100.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Strategy {
-    /// The more is left, the better: pods spread over nodes.
+    /// The more is free, the better: pods spread over nodes.
     LeastAllocated,
-    /// The less is left, the better: nodes are filled one after another.
+    /// The less is free, the better: nodes are filled one after another.
     MostAllocated,
-    /// By a line through these points.
+    /// By a polyline through these points.
     RequestedToCapacityRatio(Vec<Point>),
 }
 
-/// A point of a line: the score at a use.
+/// A point of the polyline: the score at a utilization.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Point {
     /// Used part of the resource in per cent. Points are sorted by it.
@@ -50,16 +50,16 @@ pub struct Point {
 }
 
 impl Profile {
-    /// The default one: its name is [`NAME`], processors and memory count the same, and what is
-    /// left of them is the score.
+    /// The default profile, with the name [`NAME`]: `LeastAllocated`, with the same weight for CPU
+    /// and memory.
     pub fn default_profile() -> Arc<Self> {
         Arc::clone(&DEFAULT_PROFILE)
     }
 }
 
 impl Strategy {
-    /// The score of one resource on a node with the pod on it. `free` and `used` are whole per cent
-    /// of what the node has, rounded down.
+    /// The score of one resource, as if the pod were on the node. `free` and `used` are whole per
+    /// cent of the node's allocatable amount, rounded down.
     pub(crate) fn score(&self, free: i64, used: i64) -> i64 {
         match self {
             Self::LeastAllocated => free,
@@ -68,18 +68,18 @@ impl Strategy {
         }
     }
 
-    /// The score of all resources together, of the sum of their weighted scores and the sum of
-    /// their weights.
+    /// The weighted mean of all resources' scores, from the sum of the weighted scores and the sum
+    /// of the weights.
     pub(crate) fn mean(&self, sum: i64, weights: i64) -> i64 {
         match self {
             _ if weights == 0 => 0,
             Self::LeastAllocated | Self::MostAllocated => sum / weights,
-            // Rounded to the nearest, as upstream does for this one alone.
+            // Rounded to the nearest, as upstream does for this strategy only.
             Self::RequestedToCapacityRatio(_) => (2 * sum + weights) / (2 * weights),
         }
     }
 
-    /// Whether a resource without a score counts with its weight.
+    /// Whether the weight of a resource with the score 0 counts in the mean.
     pub(crate) fn counts_nought(&self) -> bool {
         match self {
             Self::LeastAllocated | Self::MostAllocated => true,
@@ -88,8 +88,8 @@ impl Strategy {
     }
 }
 
-/// The score at a use on the line through these points; before the first and behind the last one it
-/// is level.
+/// The score at a utilization, on the polyline through these points; before the first point and
+/// after the last it is constant.
 fn along(shape: &[Point], used: i64) -> i64 {
     let Some(next) = shape.iter().position(|point| used <= point.utilization) else {
         return shape.last().map_or(0, |last| last.score);

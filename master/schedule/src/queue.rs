@@ -1,9 +1,9 @@
 //! The queue of pending pods: active ones, those in backoff after a failure, and unschedulable ones
 //! that wait for a change of the cluster.
 //!
-//! It is bounded. In a full one, a more important pod takes the place of the least important one,
-//! and any other pod is left out. Those that are left out are not kept: all pods are listed again
-//! once there is room.
+//! It is bounded. In a full queue, a pod of higher priority replaces the one of the lowest, and any
+//! other pod is left out. Pods that are left out are not remembered: all pods are listed again once
+//! there is room.
 //!
 //! Pure: the time is passed in.
 
@@ -24,14 +24,14 @@ const BACKOFF_LAST: Duration = Duration::from_secs(10);
 const UNSCHEDULABLE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Pods in the queue: the number of pods of the largest cluster that this is designed for.
 const CAPACITY: usize = 150_000;
-/// Pods that were left out are listed again once more than one in so many places is free: a list of
+/// Pods that were left out are listed again once more than a tenth of the places is free: a list of
 /// all pods costs as much for one place as for thousands.
 const PLACES_PER_FREE_ONE: usize = 10;
-/// After this time one free place is enough: pods that fit nowhere may keep the queue almost full
-/// for good.
+/// After this time one free place is enough: unschedulable pods may keep the queue almost full for
+/// good.
 const LEFT_OUT_TIMEOUT: Duration = UNSCHEDULABLE_TIMEOUT;
 
-/// Important pods come first, and among equals the older ones.
+/// Pods of higher priority come first, and among equals the older ones.
 type Rank = (Reverse<i32>, u64);
 
 /// A pod in the queue.
@@ -67,7 +67,7 @@ enum Position {
 /// Pods that found no room since all were listed.
 #[derive(Debug, Clone, Copy)]
 struct LeftOut {
-    /// How many; one that changed meanwhile counts again.
+    /// How many; a pod that changes meanwhile counts again.
     pods: usize,
     /// Since when.
     since: Instant,
@@ -79,8 +79,8 @@ pub struct Queue {
     /// Pods at most.
     most: usize,
     pods: HashMap<PodKey, Waiting>,
-    /// Those whose place a more important pod may take: neither taken ones nor those that may have
-    /// their node already.
+    /// Pods that one of higher priority may replace: not those that are taken, and not those that
+    /// may already be bound.
     replaceable: BTreeMap<Rank, PodKey>,
     left_out: Option<LeftOut>,
     active: BTreeMap<Rank, PodKey>,
@@ -136,8 +136,8 @@ impl Queue {
         !self.active.is_empty()
     }
 
-    /// Adds a pod, or updates its requirements. Where the queue is full, returns the one that has
-    /// no place in it any more: a less important one, or the pod itself.
+    /// Adds a pod, or updates its requirements. If the queue is full, returns the pod that is left
+    /// out: one of lower priority, or the pod itself.
     ///
     /// A pod that waits with the same requirements keeps its position: only its own status changed.
     pub fn push(&mut self, mut request: PodRequest, now: Instant) -> Option<PodKey> {
@@ -188,19 +188,20 @@ impl Queue {
         replaced
     }
 
-    /// The least important pod and among equals the youngest one, if it is below this priority.
+    /// The pod of the lowest priority, and among equals the youngest, if it is below `priority`.
     fn less_important(&self, priority: i32) -> Option<PodKey> {
         let (rank, key) = self.replaceable.last_key_value()?;
         (rank.0.0 < priority).then(|| key.clone())
     }
 
-    /// How many pods found no room since all were listed; one that changed meanwhile counts again.
+    /// How many pods found no room since all were listed; a pod that changes meanwhile counts
+    /// again.
     pub fn left_out(&self) -> usize {
         self.left_out.map_or(0, |left_out| left_out.pods)
     }
 
-    /// Whether all pods must be listed, as some were left out: once there is room for many again,
-    /// and after a while as soon as there is any. Asked once.
+    /// Whether all pods must be listed because some were left out: once there is room for many
+    /// again, or after a while for any. Returns true once.
     pub fn must_relist(&mut self, now: Instant) -> bool {
         let Some(LeftOut { since, .. }) = self.left_out else {
             return false;
@@ -239,8 +240,8 @@ impl Queue {
         self.offer(key);
     }
 
-    /// The same for a taken pod that may have its node: it counts there until that is known, so
-    /// that no other pod takes its place here.
+    /// The same for a taken pod that may already be bound: it counts on its node until that is
+    /// known, so no other pod may replace it here.
     pub fn unclear(&mut self, key: &PodKey, now: Instant) {
         self.numbers += 1;
         let number = self.numbers;
@@ -257,9 +258,9 @@ impl Queue {
         self.backoff.insert((until, number), key.clone());
     }
 
-    /// A taken pod fits nowhere; it waits until the cluster changes. `seen` is the number that
-    /// [`Self::take`] returned: if the cluster has changed since, the pod only backs off.
-    /// It was refused by these plugins.
+    /// A taken pod fits nowhere and waits until the cluster changes; these plugins refused it.
+    /// `seen` is the number that [`Self::take`] returned: if the cluster has changed since, the pod
+    /// only backs off.
     pub fn unschedulable(&mut self, key: &PodKey, refusing: Plugins, seen: u64, now: Instant) {
         if seen != self.changes {
             self.failed(key, now);
@@ -283,7 +284,7 @@ impl Queue {
         self.offer(key);
     }
 
-    /// From now on a more important pod may take the place of this one.
+    /// From now on a pod of higher priority may replace this one.
     fn offer(&mut self, key: &PodKey) {
         if let Some(waiting) = self.pods.get(key) {
             self.replaceable.insert(waiting.rank, key.clone());
@@ -321,8 +322,8 @@ impl Queue {
         })
     }
 
-    /// The cluster changed by an event that may help pods which these plugins refused; those of
-    /// them that `helps` are tried again after their backoff.
+    /// An event may help pods which these plugins refused: those for which `helps` is true are
+    /// tried again after their backoff.
     pub fn cluster_changed(
         &mut self,
         now: Instant,
@@ -351,7 +352,7 @@ impl Queue {
         self.wake(now);
     }
 
-    /// A pod that fits nowhere has lost the place that was kept for it, or gets none: it is tried
+    /// An unschedulable pod has lost the place that was kept for it, or gets none: it is tried
     /// again after its backoff.
     pub fn retry(&mut self, key: &PodKey, now: Instant) {
         let Some(waiting) = self.pods.get_mut(key) else {
@@ -396,8 +397,8 @@ impl Queue {
             .min()
     }
 
-    /// Removes every pod that is not in `keep`, the list of all, which is pushed next: it has those
-    /// that were left out, too.
+    /// Removes every pod that is not in `keep`, the list of all pods. The caller pushes those next,
+    /// and with them the ones that were left out.
     pub fn retain(&mut self, keep: &BTreeSet<PodKey>) {
         self.left_out = None;
         let gone: Vec<PodKey> = self
@@ -437,7 +438,8 @@ fn backoff(failures: u32) -> Duration {
         .min(BACKOFF_LAST)
 }
 
-/// When the backoff ends of a pod that fits nowhere and would wait until a time.
+/// When the backoff of an unschedulable pod ends; `until` is the time of its next try without an
+/// event.
 fn again(waiting: &Waiting, until: Instant, now: Instant) -> Instant {
     let failed_at = until.checked_sub(UNSCHEDULABLE_TIMEOUT).unwrap_or(now);
     (failed_at + backoff(waiting.failures)).max(now)

@@ -1,4 +1,4 @@
-//! What a pod requires of its node.
+//! The requirements of a pod on its node.
 
 use crate::affinity::NodePreferences;
 use crate::key::PodKey;
@@ -12,20 +12,20 @@ use jiff::Timestamp;
 use master_client::Key;
 use std::sync::Arc;
 
-/// Kinds whose pods are spread although they ask for nothing (upstream).
+/// Kinds whose pods are spread by default (upstream).
 const REPLICATED: [(&str, &str); 3] = [
     ("apps/v1", "ReplicaSet"),
     ("v1", "ReplicationController"),
     ("apps/v1", "StatefulSet"),
 ];
 
-/// The reason in the condition `DisruptionTarget` of a pod that ends for a more important one.
+/// The reason in the condition `DisruptionTarget` of a pod that is preempted.
 pub(crate) const PREEMPTED: &str = "PreemptionByScheduler";
 
 /// A pod's requirements, read once.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PodRequest {
-    /// Which pod.
+    /// Namespace and name.
     pub key: PodKey,
     /// Its UID.
     pub uid: String,
@@ -46,25 +46,25 @@ pub struct PodRequest {
     pub(crate) claims: Arc<Vec<PodClaim>>,
     /// Whether it is being deleted.
     pub(crate) leaving: bool,
-    /// Whether a scheduler ends it for a more important pod.
+    /// Whether a scheduler has preempted it.
     pub(crate) preempted: bool,
-    /// Since when its condition `PodScheduled` has been false, where it says that.
+    /// Since when its condition `PodScheduled` has been false, if it is.
     pub(crate) unscheduled: Option<Timestamp>,
-    /// When it began, or else when it came, in seconds since 1970.
+    /// When it was started, or else created, in Unix seconds.
     pub(crate) since: i64,
-    /// Whether others may have to end for it.
+    /// Whether it may preempt others.
     pub(crate) may_preempt: bool,
     /// Required features that this scheduler does not support yet, by name; the pod is not placed.
     pub not_yet: Vec<&'static str>,
 }
 
-/// What a pod uses on its node. Replicas share it.
+/// The parts of a pod that count on its node. Replicas share one value.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Demand {
     pub(crate) namespace: Box<str>,
     pub(crate) labels: Arc<Labels>,
     pub(crate) affinity: Affinity,
-    /// The owner of the replicas, which are spread.
+    /// The UID of the owner whose replicas are spread by default.
     pub(crate) owner: Option<String>,
     pub(crate) needed: Resources,
     pub(crate) scored: Resources,
@@ -141,21 +141,21 @@ impl PodRequest {
     }
 }
 
-/// Whether a condition says that a scheduler ends the pod for a more important one.
+/// Whether a condition says that a scheduler has preempted the pod.
 fn is_preempted(condition: &PodCondition) -> bool {
     condition.type_ == "DisruptionTarget"
         && condition.status == "True"
         && condition.reason.as_deref() == Some(PREEMPTED)
 }
 
-/// Since when a condition says that the pod has no node.
+/// Since when the pod is not scheduled, by this condition.
 fn unscheduled_since(condition: &PodCondition) -> Option<Timestamp> {
     let says_so = condition.type_ == "PodScheduled" && condition.status == "False";
     let since = condition.last_transition_time.as_ref();
     since.filter(|_| says_so).map(|time| time.0)
 }
 
-/// The claims of a pod's volumes, those that are made for it alone among them.
+/// The claims of a pod's volumes, including those of its ephemeral volumes.
 fn claims(spec: &PodSpec, namespace: &str, pod: &str) -> Vec<PodClaim> {
     let volumes = spec.volumes.iter().flatten();
     let claim = |volume: &Volume| {

@@ -20,14 +20,14 @@ const SCORED_CPU: Amount = Amount::milli(100);
 /// As [`SCORED_CPU`].
 const SCORED_MEMORY: Amount = Amount::units(200 << 20);
 
-/// The most of a resource that counts. Sums end at the largest quantity, and what is taken from
-/// such a sum is no longer what was added: a pod that asks for that much could make the sums of a
-/// node wrong for all others. A thousand times this is still below it.
+/// Larger amounts of a resource count as this one. Sums saturate at the largest quantity, and then
+/// subtracting what was added gives a wrong result: a pod that requests that much could spoil the
+/// sums of a node for all others. A thousand times this amount is still below that limit.
 const MAX_AMOUNT: Amount = Amount::units(1 << 52);
 
-/// Quantities by resource name; absent ones are zero. Processors and memory have fields of their
-/// own, as each decision reads them of hundreds of nodes; the others are a sorted list, as it is
-/// short and there are very many of them.
+/// Quantities by resource name; absent ones are zero. CPU and memory have fields of their own, as
+/// each decision reads them for hundreds of nodes. The others are a short sorted list, as there are
+/// very many values of this type.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resources {
     cpu: Amount,
@@ -111,7 +111,7 @@ impl Resources {
         }
     }
 
-    /// By how much each of these is larger than in `other`; none where none is.
+    /// By how much each quantity exceeds that in `other`; `None` if none does.
     pub(crate) fn beyond(&self, other: &Self) -> Option<Self> {
         let mut beyond = Self::default();
         for (name, amount) in self.iter() {
@@ -139,11 +139,11 @@ impl Resources {
     }
 }
 
-/// Room for errors of the floating point, so that what is a whole number by its quantities is one.
+/// Tolerance for rounding errors, so that a share that is a whole per cent is not rounded down.
 const EPSILON: f64 = 1e-9;
 
-/// What is left of a quantity and what is used of it, each in whole per cent rounded down; none
-/// where there is nothing to begin with.
+/// The free and the used share of a quantity, each in whole per cent rounded down; `None` if the
+/// quantity is zero.
 pub(crate) fn percents(used: Amount, whole: Amount) -> Option<(i64, i64)> {
     if whole <= Amount::ZERO {
         return None;
@@ -165,9 +165,9 @@ pub(crate) fn whole_percent(share: f64) -> i64 {
 /// A pod's peak requests: containers and sidecars, or one init container with the sidecars before
 /// it if that is more; requests at pod level replace these; plus the overhead.
 ///
-/// Of a pod that is resized on its node the larger of what it asks for, what the node has granted
-/// and what its containers have counts; what the node can never grant it does not count as asked
-/// for (upstream: `PodRequests` with `UseStatusResources`).
+/// For a pod that is resized in place, the largest of its requested, allocated and actual resources
+/// counts. A request that the node can never grant (`Infeasible`) does not count (upstream:
+/// `PodRequests` with `UseStatusResources`).
 pub fn needed(pod: &Pod) -> Resources {
     peak(pod, |own| own)
 }
@@ -241,12 +241,12 @@ fn sum_of(spec: &PodSpec, of: impl Fn(&Container) -> Resources) -> Resources {
     all
 }
 
-/// What a pod has on its node, as its kubelet reports it.
+/// The resources that a pod has on its node, as its kubelet reports them.
 struct There<'a> {
     containers: HashMap<&'a str, &'a ContainerStatus>,
-    /// What was granted to the pod itself, and what it has.
+    /// Allocated and actual requests of the pod itself.
     pod: [Option<&'a List>; 2],
-    /// Whether its node can never grant it what it asks for.
+    /// Whether its node can never grant the requested resize.
     never: bool,
 }
 
@@ -276,7 +276,7 @@ impl<'a> There<'a> {
         self.never || !self.containers.is_empty() || self.pod.iter().any(Option::is_some)
     }
 
-    /// What a container was granted; without a report what it asks for.
+    /// The allocated resources of a container; without a report its requests.
     fn granted(&self, container: &Container) -> Resources {
         let status = self.containers.get(container.name.as_str());
         let granted = status.and_then(|status| status.allocated_resources.as_ref());
@@ -284,14 +284,14 @@ impl<'a> There<'a> {
         Resources::of(granted.or(asked))
     }
 
-    /// What a container has; without a report what it was granted.
+    /// The actual resources of a container; without a report those that are allocated.
     fn had(&self, container: &Container) -> Resources {
         let status = self.containers.get(container.name.as_str());
         let has = status.and_then(|status| requests(status.resources.as_ref()));
         has.map_or_else(|| self.granted(container), |has| Resources::of(Some(has)))
     }
 
-    /// What counts of a pod's own requests, without its overhead; nothing where it has none.
+    /// The requests at pod level that count, without the overhead; empty if there are none.
     fn of_pod(&self, asked: Resources) -> Resources {
         let mut reports = self.pod.iter().flatten().peekable();
         if asked == Resources::default() || reports.peek().is_none() {

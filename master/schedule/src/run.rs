@@ -1,5 +1,5 @@
-//! The loop: follows pods, nodes and the rest through the API, and drives the scheduler by what it
-//! sees.
+//! The loop: follows pods, nodes and other objects through the API, and passes their changes to the
+//! scheduler.
 
 use crate::node::NodeInfo;
 use crate::preempt::Budget;

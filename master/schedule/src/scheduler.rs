@@ -1,4 +1,5 @@
-//! The scheduler itself: takes changes, decides, and says what to write. The time is passed in.
+//! The scheduler without its loop: takes changes, decides, and returns the writes. The time is
+//! passed in.
 
 mod pod_info;
 pub(crate) mod storage;
@@ -31,7 +32,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use writes::{Outcome, Unbound};
 
-/// What a scheduler follows: one for each variant of [`ClusterChange`].
+/// The kinds that a scheduler follows: one for each variant of [`ClusterChange`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Followed {
     Pods,
@@ -48,7 +49,7 @@ enum Followed {
 }
 
 impl Followed {
-    /// All of it must be listed completely before decisions are made.
+    /// All kinds; each must be listed completely before decisions are made.
     const ALL: [Self; 11] = [
         Self::Pods,
         Self::Nodes,
@@ -64,23 +65,23 @@ impl Followed {
     ];
 }
 
-/// The scheduler without its loop: what it has seen, what waits, and what it has decided. It
+/// The scheduler without its loop: its view of the cluster, the queue and its assumptions. It
 /// follows nothing and has no clock; [`run`](crate::run) drives it, and so does a simulation.
 pub struct Scheduler {
     client: Client,
     reader: PodReader,
-    /// By the names of the profiles that pods have named.
+    /// Recorders of events, by the name of the profile.
     recorders: BTreeMap<String, Arc<Recorder>>,
     snapshot: Snapshot,
     budgets: Budgets,
     queue: Queue,
-    /// What has been listed at least once.
+    /// The kinds that have been listed at least once.
     listed: BTreeSet<Followed>,
-    /// Whether the log says that the queue is full.
+    /// Whether the log has reported that the queue is full.
     overflowed: bool,
 }
 
-/// A change of something that a scheduler follows. Nothing is decided before all of it was listed
+/// A change of objects that a scheduler follows. Nothing is decided before each kind was listed
 /// once.
 #[derive(Debug)]
 pub enum ClusterChange {
@@ -100,11 +101,11 @@ pub enum ClusterChange {
     Volumes(Change<(Key, Volume)>),
     /// Changes of storage classes.
     Classes(Change<(Key, Class)>),
-    /// Changes of the numbers of volumes that nodes take.
+    /// Changes of the nodes' limits of volumes.
     Limits(Change<(Key, Limits)>),
     /// Changes of CSI drivers.
     Drivers(Change<(Key, Driver)>),
-    /// Changes of the room that CSI drivers report.
+    /// Changes of the free storage that CSI drivers report.
     Capacities(Change<(Key, Capacity)>),
 }
 
@@ -118,8 +119,8 @@ impl std::fmt::Debug for Scheduler {
 }
 
 impl Scheduler {
-    /// A scheduler that has seen nothing, with its profiles: pods that name none of them are
-    /// another one's.
+    /// A scheduler that has seen nothing yet. Pods that name none of its profiles are left to other
+    /// schedulers.
     pub fn new(client: Client, profiles: Vec<Arc<Profile>>) -> Self {
         Self {
             client,
@@ -140,7 +141,7 @@ impl Scheduler {
         self
     }
 
-    /// The one in whose name events of a pod are written: its profile's.
+    /// The recorder that writes a pod's events in the name of its profile.
     fn recorder(&mut self, pod: &PodRequest) -> Arc<Recorder> {
         let name = &pod.profile.name;
         if let Some(known) = self.recorders.get(name) {
@@ -151,7 +152,7 @@ impl Scheduler {
         recorder
     }
 
-    /// What reads pods for it.
+    /// The reader of pods for this scheduler.
     pub fn reader(&self) -> PodReader {
         self.reader.clone()
     }
@@ -173,18 +174,18 @@ impl Scheduler {
         }
     }
 
-    /// When pods that wait are due, if nothing changes.
+    /// When the next waiting pod is due, if nothing changes.
     pub fn wake(&mut self, now: Instant) -> Option<Instant> {
         self.queue.wake(now)
     }
 
-    /// Whether pods must be listed anew, as some had no room in the queue and there is room now;
-    /// asked once.
+    /// Whether pods must be listed again, because some had no room in the queue and there is room
+    /// now. Returns true once.
     pub fn must_relist(&mut self, now: Instant) -> bool {
         self.queue.must_relist(now)
     }
 
-    /// Whether a decision can be made: only once all that is followed is listed completely.
+    /// Whether a pod is ready and all followed kinds are listed completely.
     pub fn ready(&self) -> bool {
         let all_listed = Followed::ALL.iter().all(|one| self.listed.contains(one));
         all_listed && self.queue.is_ready()
@@ -295,8 +296,8 @@ impl Scheduler {
                 }
                 self.queue.retain(&keys);
                 self.snapshot.retain_reserved(|key| keys.contains(key));
-                // A list is by name: of those that were left out, some would never have a place
-                // while others of their priority keep coming.
+                // The list is sorted by name: some of the pods that were left out would never get a
+                // place while new ones of their priority keep coming.
                 pods.sort_by_key(PodInfo::turn);
                 for pod in pods {
                     self.pod_set(pod, now);
@@ -314,7 +315,7 @@ impl Scheduler {
         }
     }
 
-    /// Says once that pods have no room in the queue, until a list of all has room there.
+    /// Logs once that pods have no room in the queue; again after a list of all pods had room.
     fn warn_if_full(&mut self) {
         let pods = self.queue.left_out();
         if pods == 0 || self.overflowed {
@@ -324,7 +325,7 @@ impl Scheduler {
         tracing::warn!(
             pods,
             waiting = self.queue.len(),
-            "the queue is full: pods that have no room in it are listed again as others leave it"
+            "the scheduler's queue is full: pods without room in it are listed again as others leave it"
         );
     }
 
@@ -335,7 +336,7 @@ impl Scheduler {
         kept.into_iter().chain(held).collect()
     }
 
-    /// Applies a pod; returns what may help others.
+    /// Applies a pod's state; returns the events that may help others.
     fn pod_set(&mut self, pod: PodInfo, now: Instant) -> Vec<ClusterEvent> {
         let PodInfo { key, state } = pod;
         match state {
@@ -371,7 +372,8 @@ impl Scheduler {
             State::Waits(request, nominated) if !self.snapshot.holds(&key, &request.uid) => {
                 let left = self.nominated(&request, nominated.as_deref());
                 let left_out = self.queue.push(*request, now);
-                // Nothing is decided for that one until it is listed again, which may be long.
+                // The pod that is left out is not tried until it is listed again, which may take
+                // long.
                 let given_up = left_out.and_then(|key| self.snapshot.release(&key));
                 let places = left.into_iter().chain(given_up);
                 return places.map(ClusterEvent::from).collect();
@@ -382,9 +384,9 @@ impl Scheduler {
         Vec::new()
     }
 
-    /// Keeps the place again on which others end for a pod that is new here: this process may have
-    /// begun after they were asked to. From then on its own decisions count. Returns the place that
-    /// was kept elsewhere for another pod of this name.
+    /// Keeps the place of a new pod on its nominated node: this process may have started after the
+    /// preemption. From then on its own decisions count. Returns the place that was kept on another
+    /// node for an earlier pod of this name.
     fn nominated(&mut self, request: &PodRequest, node: Option<&str>) -> Option<KeptPlace> {
         if self.queue.knows(&request.key, &request.uid) {
             return None;
@@ -421,7 +423,7 @@ impl Scheduler {
     }
 
     /// Binds a pod to its node, or has its claims bound first. `seen` is the number that the queue
-    /// gave with the pod: by it the queue knows whether the cluster has changed since.
+    /// returned with the pod: it shows whether the cluster has changed since.
     fn settle(
         &mut self,
         waiting: Waiting,
@@ -438,19 +440,19 @@ impl Scheduler {
         );
         self.snapshot.release(&waiting.request.key);
         placement.assume(waiting.request.clone(), &mut self.snapshot);
-        // The API shows it there later, which is no news then.
+        // When the API later shows the pod there, that causes no event.
         let placed = PodChange::new(Arc::clone(&waiting.request.demand));
         self.help(&ClusterEvent::Placed(placed), now);
         Some(self.bind(waiting, placement.node))
     }
 
-    /// Says why a pod fits nowhere, and has less important ones end for it; `seen` as in
+    /// Reports why a pod fits nowhere, and preempts pods of lower priority for it; `seen` as in
     /// [`Self::settle`].
     fn refuse(&mut self, waiting: Waiting, why: &Unschedulable, seen: u64, now: Instant) -> Write {
         let PodRequest { key, priority, .. } = &waiting.request;
         let had_place = self.snapshot.reserved_for(key).is_some();
         let preemption = self.preempt(&waiting.request, why);
-        // Those that waited for this place find another one (upstream).
+        // Pods for which this place was kept must find another one (upstream).
         let displaced = match &preemption {
             Some(Ok(found)) => self.snapshot.displace(&found.node, *priority),
             Some(Err(_)) | None => Vec::new(),
@@ -463,7 +465,8 @@ impl Scheduler {
         self.report(waiting, why, preemption, lost_place, displaced)
     }
 
-    /// The pods that are to end for one that fits nowhere; none where their end cannot help.
+    /// The preemption for a pod that fits nowhere; `None` if preemption does not apply to the
+    /// reason.
     fn preempt(
         &mut self,
         pod: &PodRequest,
@@ -489,7 +492,7 @@ impl Scheduler {
         };
         self.snapshot.restore_reserved(reserved);
         match &found {
-            // Less important pods must not take the place before it is free.
+            // Pods of lower priority must not take the place while the victims end.
             Ok(preemption) => self.snapshot.reserve(pod.clone(), &preemption.node),
             Err(NoPreemption::Waits) => {}
             Err(NoPreemption::Never | NoPreemption::Nowhere { .. }) => {
@@ -513,8 +516,8 @@ impl Scheduler {
         };
         match result {
             Ok(()) => self.queue.bound(&key, &uid),
-            // It counts on its node, and is bound there again, until it is known to be there or
-            // not.
+            // It counts on its node, and the bind is repeated, until it is known whether the pod is
+            // there.
             Err(Unbound::Unclear(error)) => {
                 tracing::warn!(pod = %key, error = chain(&error), "a pod may be bound; trying again");
                 self.queue.unclear(&key, now);
@@ -528,7 +531,7 @@ impl Scheduler {
                 } else {
                     tracing::warn!(pod = %key, error = chain(&error), "cannot bind; trying again");
                 }
-                // A deleted pod leaves the queue by its own event.
+                // A deleted pod leaves the queue when its deletion is seen.
                 self.queue.failed(&key, now);
             }
         }

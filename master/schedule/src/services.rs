@@ -1,5 +1,5 @@
-//! Selectors of Services: the pods of one Service are spread, also where nothing asks for it
-//! (upstream: `DefaultSelector`).
+//! Selectors of Services: the pods of a Service are spread by default (upstream:
+//! `DefaultSelector`).
 
 use crate::request::Demand;
 use crate::terms::Labels;
@@ -23,7 +23,7 @@ impl View for ServiceSelector {
 /// Selectors by the values of their first labels, with the names of their Services.
 type ByLabel = HashMap<String, HashMap<String, BTreeMap<String, Labels>>>;
 
-/// The Services by namespace, so that those of a pod are found by its labels.
+/// The Services by namespace, indexed so that those of a pod are found from its labels.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Services {
     by_namespace: HashMap<String, ByLabel>,
@@ -63,7 +63,7 @@ impl Services {
         self.by_namespace.retain(|_, by_label| !by_label.is_empty());
     }
 
-    /// What all Services select together that select a pod.
+    /// The selectors of all Services that select a pod, merged.
     pub(crate) fn selecting<'a>(&'a self, pod: &Demand) -> BTreeMap<&'a str, &'a str> {
         let mut together = BTreeMap::new();
         let Some(by_label) = self.by_namespace.get(&*pod.namespace) else {

@@ -1,4 +1,4 @@
-//! What the scheduler keeps of a pod.
+//! Reads pods into the state that the scheduler keeps of them.
 
 use crate::key::PodKey;
 use crate::profile::Profile;
@@ -16,8 +16,8 @@ pub struct PodInfo {
 }
 
 impl PodInfo {
-    /// Where it comes in a list: those that need no place in the queue first, as some leave it, and
-    /// the others by priority and age.
+    /// The order in which a list is applied: first the pods that need no place in the queue, as
+    /// some of them leave it; the others by priority and age.
     pub(super) fn turn(&self) -> (Reverse<i32>, i64) {
         match &self.state {
             State::Waits(request, _) => (Reverse(request.priority), request.since),
@@ -33,14 +33,13 @@ pub(super) enum State {
     Ended,
     /// It is on a node.
     On(String, Box<PodRequest>),
-    /// It waits for a node; the one on which others end for it (`status.nominatedNodeName`).
+    /// It waits for a node; its nominated node (`status.nominatedNodeName`).
     Waits(Box<PodRequest>, Option<String>),
     /// It has no node, and this scheduler must not place it (yet); its UID.
     NotOurs(String),
 }
 
-/// Reads pods as a scheduler with certain profiles sees them. Clones share what pods have in
-/// common.
+/// Reads pods for a scheduler with these profiles. Clones share the interned demands of replicas.
 #[derive(Debug, Clone)]
 pub struct PodReader {
     profiles: Vec<Arc<Profile>>,

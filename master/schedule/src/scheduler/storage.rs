@@ -1,10 +1,9 @@
-//! Claims, volumes and classes in the loop: followed, and written for a pod that has its node and
-//! waits for its volumes.
+//! Claims, volumes and classes in the scheduler: takes their changes, and writes claims and volumes
+//! for a pod whose node is chosen.
 //!
-//! A pod whose claims wait for its node is not bound yet: its place is kept, a volume is kept for
-//! each claim (`claimRef`) or the node is named on it (`selected-node`), and the pod is decided
-//! anew when the claim is bound. Nothing of that lives in this process alone: another one finds the
-//! same node named on the claim.
+//! A pod whose claims wait for its node is not bound yet: its place is kept, a volume is reserved
+//! for each claim (`claimRef`) or the node is set on it (`selected-node`), and the pod is decided
+//! again when the claim is bound. After a restart another process finds the same node on the claim.
 
 use super::writes::{Outcome, Write, Written};
 use super::{Followed, Scheduler};
@@ -157,8 +156,8 @@ impl Scheduler {
         }
     }
 
-    /// Keeps a pod's place on its node until its claims are bound, and writes what they need for
-    /// that. `seen` is the number that the queue gave with the pod.
+    /// Keeps a pod's place on its node until its claims are bound, and makes the writes that they
+    /// need for that. `seen` is the number that the queue returned with the pod.
     pub(super) fn claim(
         &mut self,
         waiting: &Waiting,
@@ -171,7 +170,7 @@ impl Scheduler {
         self.snapshot.reserve(request.clone(), node);
         self.queue.unschedulable(&request.key, volumes(), seen, now);
         let storage = self.snapshot.storage_mut();
-        // What was written before is not written again.
+        // Claims that already have the node are not written again.
         bindings.provisioned.retain(|key| {
             let claim = storage.claim(key);
             claim.is_some_and(|claim| claim.node.is_empty())
@@ -182,7 +181,7 @@ impl Scheduler {
         for (claim, volume) in &bindings.volumes {
             storage.assume(volume.clone(), claim.clone());
         }
-        tracing::debug!(pod = %request.key, node, ?bindings, "volumes");
+        tracing::debug!(pod = %request.key, node, ?bindings, "reserving volumes for a pod's claims");
         let claims = bindings.provisioned.iter();
         let versions: Vec<(Key, String)> = claims
             .filter_map(|key| Some((key.clone(), storage.claim(key)?.version.clone())))
@@ -212,8 +211,8 @@ impl Scheduler {
         }))
     }
 
-    /// What was written shows in the claims. Where it was refused, the pods that wait for the
-    /// claims are decided anew.
+    /// Takes the result of these writes. A success shows in the claims; after a failure the pods
+    /// that wait for the claims are tried again.
     pub(super) fn claimed(
         &mut self,
         result: Result<(), ApiError>,
@@ -223,7 +222,7 @@ impl Scheduler {
         let Err(error) = result else { return };
         tracing::debug!(
             error = chain(&error),
-            "volumes of a pod are not written; trying again"
+            "cannot reserve volumes for a pod's claims; trying again"
         );
         let storage = self.snapshot.storage_mut();
         for (_, volume) in &bindings.volumes {
@@ -236,7 +235,7 @@ impl Scheduler {
     }
 }
 
-/// Keeps a volume for a claim, if it is still free; the binder does the rest.
+/// Reserves a volume for a claim, if it is still free; the volume binder does the rest.
 async fn keep(client: &Client, name: &str, claim: &Key, uid: &str) -> Result<(), ApiError> {
     let mut volume: PersistentVolume = client.get(None, name).await?;
     let spec = volume.spec.get_or_insert_default();
@@ -250,7 +249,7 @@ async fn keep(client: &Client, name: &str, claim: &Key, uid: &str) -> Result<(),
             let text = format!("volume {name:?} already bound to a different claim.");
             return Err(ApiError::new(master_client::Reason::Conflict, text));
         }
-        // An admin keeps it for a claim of this name.
+        // An admin has reserved it for a claim of this name.
         Some(_) => {}
         None => {
             let notes = volume.metadata.annotations.get_or_insert_default();
@@ -268,7 +267,7 @@ async fn keep(client: &Client, name: &str, claim: &Key, uid: &str) -> Result<(),
     client.update(&volume).await.map(drop)
 }
 
-/// Names the node on which a claim's volume is to be provisioned.
+/// Sets the node on which a claim's volume is to be provisioned.
 async fn name_node(
     client: &Client,
     claim: &Key,

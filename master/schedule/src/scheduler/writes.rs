@@ -1,5 +1,5 @@
 //! The writes that follow decisions: a Binding, or the condition and event that say why there is
-//! none, and the end of those that make room.
+//! none, and the deletion of preempted pods.
 
 use super::Scheduler;
 use crate::key::PodKey;
@@ -17,8 +17,8 @@ use jiff::Timestamp;
 use master_client::{ApiError, Client, DeleteParams, NewEvent, Patch, Recorder, Severity};
 use serde_json::{Value, json};
 
-/// A write that follows from a decision. It needs nothing of the scheduler, which takes its result
-/// by [`Scheduler::written`].
+/// A write that follows from a decision. It does not borrow the scheduler; pass its result to
+/// [`Scheduler::written`].
 pub type Write = BoxFuture<'static, Written>;
 
 /// The result of a write.
@@ -34,22 +34,22 @@ pub(super) enum Outcome {
         uid: String,
         result: Result<(), Unbound>,
     },
-    /// A pod's condition was written. These are to be tried again: those that have lost their
-    /// places to it, and itself where one did not end that is to make room for it.
+    /// A pod's condition was written. `again` are the pods to try again: those that have lost their
+    /// places to it, and the pod itself if a victim could not be deleted.
     ConditionWritten { again: Vec<PodKey> },
-    /// What a claim needs to get its volume was written, or not.
+    /// The writes that a claim needs to get its volume were made, or failed.
     Claimed {
         result: Result<(), ApiError>,
         bindings: Bindings,
     },
 }
 
-/// Why a pod was not bound, as far as is known.
+/// Why a bind has not succeeded.
 #[derive(Debug)]
 pub(super) enum Unbound {
-    /// It has no node.
+    /// The pod has no node.
     Refused(ApiError),
-    /// It may be on its node: the answer was lost, and reading the pod failed too.
+    /// The pod may be bound: the answer was lost, and reading the pod failed too.
     Unclear(ApiError),
 }
 
@@ -91,9 +91,9 @@ impl Scheduler {
         })
     }
 
-    /// Writes the condition and the event that say why a pod is pending, and ends the pods that
-    /// make room for it. No node is nominated any more for one that has lost its place, or for the
-    /// less important ones that lose theirs to it.
+    /// Writes the condition and the event that say why a pod is pending, and deletes the pods that
+    /// it preempts. Removes the nomination of a pod that has lost its place, and of the pods of
+    /// lower priority that lose theirs to it.
     pub(super) fn report(
         &mut self,
         waiting: Waiting,
@@ -150,7 +150,7 @@ impl Scheduler {
     }
 }
 
-/// Why a pod is pending, and why no other pods end for it, where that is known.
+/// Why a pod is pending, and why it preempts no others, if that is known.
 fn pending_message(
     why: &Unschedulable,
     preemption: Option<&Result<Preemption, NoPreemption>>,
@@ -158,7 +158,7 @@ fn pending_message(
     let Some(Err(none)) = preemption else {
         return why.to_string();
     };
-    // Where nodes were looked at, upstream's plugin for resource claims speaks first.
+    // If nodes were filtered, upstream's plugin for resource claims adds its phrase first.
     let claims = match why {
         Unschedulable::NoneFits { .. } => "no new claims to deallocate, ",
         Unschedulable::NotYet(_) | Unschedulable::NoNodes | Unschedulable::Nowhere { .. } => "",
@@ -166,8 +166,8 @@ fn pending_message(
     format!("{why} {claims}preemption: {none}")
 }
 
-/// Whether a pod is on its node although the answer says otherwise: an answer may be lost after its
-/// request was done.
+/// After a failed bind: `Ok` if the pod is on the node all the same, as an answer may be lost after
+/// its request was carried out.
 async fn check(
     client: &Client,
     key: &PodKey,
@@ -223,7 +223,7 @@ fn subject(key: &PodKey, uid: &str) -> Pod {
     }
 }
 
-/// Nominates no node any more for a pod that waits.
+/// Removes the nomination of a waiting pod.
 async fn denominate(client: &Client, key: &PodKey, uid: &str) {
     let patch =
         Patch::Strategic(json!({"metadata": {"uid": uid}, "status": {"nominatedNodeName": null}}));
@@ -235,8 +235,8 @@ async fn denominate(client: &Client, key: &PodKey, uid: &str) {
     }
 }
 
-/// Ends the victims of a preemption; whether all of them end. What fails is tried again with the
-/// pod that needs the room.
+/// Deletes the victims of a preemption; returns whether all are being deleted or gone. A failed
+/// deletion is repeated when the preemptor is tried again.
 async fn make_room(
     client: &Client,
     recorder: &Recorder,
@@ -283,7 +283,7 @@ async fn make_room(
                 recorder.record_related(&about, preemptor, &event).await;
             }
             Err(error) => {
-                // One that is gone already wakes the pod by its event.
+                // If the victim is gone already, its deletion wakes the preemptor.
                 all_end &= error.is_not_found();
                 tracing::debug!(pod = %key, error = chain(&error), "cannot preempt a pod");
             }
@@ -297,7 +297,7 @@ fn text(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// What is written as `nominatedNodeName`: the node on which other pods are preempted for this one.
+/// The change of a pod's `nominatedNodeName`.
 #[derive(Debug, Clone, Copy)]
 enum Nominated<'a> {
     AsBefore,
