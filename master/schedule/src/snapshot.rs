@@ -21,10 +21,10 @@ pub(crate) struct Placed {
     generation: Option<i64>,
     demand: Arc<Demand>,
     priority: i32,
-    /// When it began, in seconds since 1970.
+    /// When it was started, in Unix seconds.
     since: i64,
     leaving: bool,
-    /// Whether it is leaving for a more important one.
+    /// Whether it has been preempted.
     preempted: bool,
     assumed: bool,
 }
@@ -36,7 +36,7 @@ pub(crate) struct KeptPlace {
     pub(crate) uid: String,
     pub(crate) priority: i32,
     pub(crate) node: Arc<str>,
-    /// What counts there for it.
+    /// The usage that counts there for the pod.
     pub(crate) usage: PodUsage,
 }
 
@@ -57,7 +57,7 @@ impl Placed {
     }
 }
 
-/// A pod that may have to end for a more important one.
+/// A pod that may be preempted.
 #[derive(Debug, Clone)]
 pub(crate) struct PreemptiblePod {
     pub(crate) key: PodKey,
@@ -82,11 +82,12 @@ pub struct Snapshot {
     claims: HashMap<Key, usize>,
     /// How many nodes have an image, by its name.
     images: HashMap<Box<str>, usize>,
-    /// Nodes on which others end for a pod that waits: it counts there already, beside them.
+    /// Places kept for pods that wait for their victims to end: they count on those nodes already,
+    /// beside the victims.
     reserved: HashMap<PodKey, Placed>,
     /// How many pods are placed, by priority.
     priorities: BTreeMap<i32, usize>,
-    /// Where the next decision begins to look at nodes.
+    /// The position in the order of nodes at which the next decision starts.
     start: usize,
 }
 
@@ -130,7 +131,7 @@ impl Snapshot {
         }
     }
 
-    /// A namespace's labels, by which affinity may select it.
+    /// Sets a namespace's labels, by which affinity may select it; returns whether they changed.
     pub fn set_namespace(&mut self, name: String, labels: BTreeMap<String, String>) -> bool {
         self.namespaces.insert(name, labels.clone()) != Some(labels)
     }
@@ -150,7 +151,7 @@ impl Snapshot {
         &self.storage
     }
 
-    /// Claims, volumes and classes, to be changed.
+    /// Claims, volumes and classes, for changes.
     pub fn storage_mut(&mut self) -> &mut Storage {
         &mut self.storage
     }
@@ -160,7 +161,8 @@ impl Snapshot {
         self.claims.contains_key(claim)
     }
 
-    /// What must be written before a pod can have its claims on a node; none where it has them.
+    /// The writes that a pod's claims need before the pod can be bound to a node; `None` if they
+    /// need none.
     pub(crate) fn bindings(&self, pod: &PodRequest, node: &str) -> Option<Bindings> {
         let node = self.nodes.info(self.nodes.find(node)?)?;
         let required = VolumeRequirements::of(pod, &self.storage).ok()?;
@@ -170,7 +172,7 @@ impl Snapshot {
             .filter(|bindings| *bindings != Bindings::default())
     }
 
-    /// A Service's selector, by which pods that ask for nothing are spread.
+    /// Sets a Service's selector, by which pods without constraints are spread.
     pub fn set_service(&mut self, key: Key, selector: ServiceSelector) {
         self.services.set(key, selector);
     }
@@ -221,7 +223,7 @@ impl Snapshot {
         self.nodes.len()
     }
 
-    /// All nodes with their loads, from the one on at which the next decision begins.
+    /// All nodes with their loads, from the one at which the next decision starts.
     pub(crate) fn candidates(&self) -> impl Iterator<Item = Candidate<'_>> {
         self.nodes.candidates(self.start)
     }
@@ -240,13 +242,14 @@ impl Snapshot {
         Some(self.reserved.get(key)?.node)
     }
 
-    /// The node on which a pod counts, because it is there or a place is kept for it.
+    /// The node on which a pod counts, because it is placed there or a place is kept for it.
     pub(crate) fn counts_on(&self, key: &PodKey) -> Option<&str> {
         let placed = self.placed.get(key).or_else(|| self.reserved.get(key))?;
         Some(self.name(placed.node))
     }
 
-    /// Places a pod on a node, as the API shows it; returns whether anything is new for other pods.
+    /// Places a pod on a node, as the API shows it; returns whether that can change decisions about
+    /// other pods.
     pub fn place(&mut self, request: PodRequest, node: &str) -> bool {
         let known = self.placed.get(&request.key).is_some_and(|placed| {
             self.nodes.find(node) == Some(placed.node)
@@ -265,7 +268,7 @@ impl Snapshot {
         true
     }
 
-    /// What a pod uses where it counts.
+    /// The demand of a placed pod.
     pub(crate) fn demand(&self, key: &PodKey) -> Option<Arc<Demand>> {
         self.placed
             .get(key)
@@ -300,7 +303,7 @@ impl Snapshot {
         Some(PodUsage(placed.demand))
     }
 
-    /// Takes a pod off its node.
+    /// Removes a pod from its node, to be put back.
     pub(crate) fn take(&mut self, key: &PodKey) -> Option<Placed> {
         let placed = self.placed.remove(key)?;
         if let Some(count) = self.priorities.get_mut(&placed.priority) {
@@ -313,14 +316,14 @@ impl Snapshot {
         Some(placed)
     }
 
-    /// Puts a pod back that was taken off.
+    /// Puts back a pod that was taken.
     pub(crate) fn restore(&mut self, key: &PodKey, placed: Placed) {
         self.load(&placed);
         *self.priorities.entry(placed.priority).or_default() += 1;
         self.placed.insert(key.clone(), placed);
     }
 
-    /// Keeps a place on a node for a pod, on which others end for it.
+    /// Keeps a place for a pod on the node where its victims end.
     pub(crate) fn reserve(&mut self, request: PodRequest, node: &str) {
         self.release(&request.key);
         let key = request.key.clone();
@@ -341,7 +344,7 @@ impl Snapshot {
         })
     }
 
-    /// Keeps no place for a pod any longer; returns the one that it had.
+    /// Gives up the place that is kept for a pod; returns it.
     pub(crate) fn release(&mut self, key: &PodKey) -> Option<KeptPlace> {
         let place = self.kept_place(key)?;
         let placed = self.reserved.remove(key)?;
@@ -350,7 +353,7 @@ impl Snapshot {
         Some(place)
     }
 
-    /// Keeps no place on a node any longer for less important pods; returns their places.
+    /// Gives up the places on a node that are kept for pods of lower priority; returns them.
     pub(crate) fn displace(&mut self, node: &str, priority: i32) -> Vec<KeptPlace> {
         let node = self.nodes.find(node);
         let on_it = |placed: &Placed| Some(placed.node) == node && placed.priority < priority;
@@ -369,7 +372,8 @@ impl Snapshot {
         }
     }
 
-    /// Takes the places off that are kept for a pod itself and for less important ones.
+    /// Removes the places that are kept for a pod itself and for pods of lower priority, to be put
+    /// back.
     pub(crate) fn take_reserved(&mut self, pod: &PodRequest) -> Vec<(PodKey, Placed)> {
         if self.reserved.is_empty() {
             return Vec::new();
@@ -383,7 +387,7 @@ impl Snapshot {
         taken
     }
 
-    /// Keeps places again that were taken off.
+    /// Puts back places that were taken.
     pub(crate) fn restore_reserved(&mut self, taken: Vec<(PodKey, Placed)>) {
         for (key, placed) in taken {
             self.load(&placed);
@@ -391,7 +395,7 @@ impl Snapshot {
         }
     }
 
-    /// Whether pods of a lower priority end on a node for a more important one.
+    /// Whether preempted pods of a lower priority are still ending on a node.
     pub(crate) fn has_victims(&self, node: NodeId, priority: i32) -> bool {
         let mut placed = self.placed.values();
         placed.any(|pod| pod.preempted && pod.priority < priority && pod.node == node)
@@ -449,7 +453,7 @@ impl Snapshot {
             .is_some_and(|placed| *placed.uid == *uid)
     }
 
-    /// The node on which a pod is assumed, as the API has not shown it there yet.
+    /// The node on which a pod is assumed, if the API has not shown it there yet.
     pub(crate) fn assumed_on(&self, key: &PodKey, uid: &str) -> Option<String> {
         let placed = self.placed.get(key)?;
         let is_assumed = placed.assumed && *placed.uid == *uid;

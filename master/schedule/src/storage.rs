@@ -1,4 +1,4 @@
-//! Claims, volumes and classes, as far as a pod's place depends on them.
+//! Claims, volumes and classes: which nodes can have the volumes of a pod.
 
 use crate::capacity::{Capacities, Capacity, Driver, fits};
 use crate::node::NodeInfo;
@@ -8,7 +8,7 @@ use master_claims::{Claim, Class, CsiVolume, ReachableFrom, Volume, best};
 use master_client::{Key, View};
 use std::collections::{BTreeMap, HashMap};
 
-/// How many volumes of a CSI driver a node takes; of a driver that is not named any number.
+/// A node's limits of volumes by CSI driver. A driver without an entry has no limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Limits(BTreeMap<String, usize>);
 
@@ -37,9 +37,9 @@ pub struct Storage {
     claims: HashMap<Key, Claim>,
     volumes: BTreeMap<String, Volume>,
     classes: HashMap<String, Class>,
-    /// How many volumes of a CSI driver nodes take, by node.
+    /// Limits of volumes, by node.
     limits: HashMap<String, Limits>,
-    /// Volumes that were chosen for a claim here, until the API shows them so or refuses.
+    /// Volumes that this scheduler chose for a claim, until the API shows or refuses that.
     assumed: HashMap<String, Key>,
     capacities: Capacities,
 }
@@ -55,8 +55,8 @@ impl Storage {
         self.claims.remove(key);
     }
 
-    /// Adds or updates a volume; returns whether anything changed. What the API shows of its claim
-    /// counts from then on.
+    /// Adds or updates a volume; returns whether anything changed. An assumed claim of the volume
+    /// is replaced by the one that the API shows.
     pub fn set_volume(&mut self, name: String, volume: Volume) -> bool {
         if volume.claim.is_some() {
             self.assumed.remove(&name);
@@ -80,7 +80,7 @@ impl Storage {
         self.classes.remove(name);
     }
 
-    /// Adds or updates what a node takes; returns whether anything changed.
+    /// Adds or updates a node's limits; returns whether anything changed.
     pub fn set_limits(&mut self, node: String, limits: Limits) -> bool {
         if limits.0.is_empty() {
             return self.limits.remove(&node).is_some();
@@ -88,7 +88,7 @@ impl Storage {
         self.limits.insert(node, limits.clone()) != Some(limits)
     }
 
-    /// A node takes any number of volumes; returns whether that is new.
+    /// Removes a node's limits; returns whether it had any.
     pub(crate) fn remove_limits(&mut self, node: &str) -> bool {
         self.limits.remove(node).is_some()
     }
@@ -118,7 +118,7 @@ impl Storage {
         })
     }
 
-    /// What CSI drivers report of their room.
+    /// The free storage that CSI drivers report, for changes.
     pub(crate) fn capacities_mut(&mut self) -> &mut Capacities {
         &mut self.capacities
     }
@@ -128,12 +128,12 @@ impl Storage {
         self.capacities.set_driver(name, driver)
     }
 
-    /// Adds or updates what a driver reports of its room; returns whether anything changed.
+    /// Adds or updates a driver's report of free storage; returns whether anything changed.
     pub fn set_capacity(&mut self, key: Key, capacity: Capacity) -> bool {
         self.capacities.set(key, capacity)
     }
 
-    /// Keeps only claims, volumes and classes for which these hold: all was listed anew.
+    /// Keeps only the claims for which `keep` is true, as all were listed again.
     pub(crate) fn retain_claims(&mut self, keep: impl Fn(&Key) -> bool) {
         self.claims.retain(|key, _| keep(key));
     }
@@ -157,17 +157,17 @@ impl Storage {
         self.volumes.get(&claim.volume)
     }
 
-    /// A volume counts as this claim's from now on.
+    /// Assumes that a volume is bound to this claim.
     pub(crate) fn assume(&mut self, volume: String, claim: Key) {
         self.assumed.insert(volume, claim);
     }
 
-    /// The volume could not be kept for the claim.
+    /// Ends the assumption: the volume could not be reserved for the claim.
     pub(crate) fn forget(&mut self, volume: &str) {
         self.assumed.remove(volume);
     }
 
-    /// The volumes among which one for a claim is looked for.
+    /// The volumes that may be bound to a claim.
     fn candidates(&self, key: &Key) -> Vec<(&str, &Volume)> {
         let free = |name: &str, volume: &Volume| {
             let others = self.assumed.get(name).is_some_and(|by| by != key);
@@ -189,40 +189,40 @@ pub(crate) struct PodClaim {
     pub(crate) own: bool,
 }
 
-/// A claim without a volume, whose class waits for the pod's node.
+/// An unbound claim, whose class has `WaitForFirstConsumer`.
 #[derive(Debug)]
 struct Open<'a> {
     key: &'a Key,
     claim: &'a Claim,
     class: &'a Class,
     candidates: Vec<(&'a str, &'a Volume)>,
-    /// Room for a volume that is provisioned; none where the driver reports none.
+    /// The free storage for a provisioned volume; `None` if the driver does not report it.
     room: Option<Vec<&'a Capacity>>,
 }
 
 /// Why claims can't get their volumes on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoBindings {
-    /// There is no volume for one of them, nor can one be provisioned.
+    /// One of them has no matching volume, and none can be provisioned.
     NoVolume,
-    /// A volume could be provisioned, but there is no room for it.
+    /// A volume could be provisioned, but there is not enough free storage.
     NoSpace,
 }
 
-/// What the claims of a pod require of its node.
+/// The requirements of a pod's claims on its node.
 #[derive(Debug)]
 pub(crate) struct VolumeRequirements<'a> {
-    /// Volumes of bound claims; none where the volume is gone.
+    /// Volumes of bound claims; `None` where the volume does not exist.
     bound: Vec<Option<&'a Volume>>,
     open: Vec<Open<'a>>,
 }
 
-/// What must be written before a pod can have its claims on a node.
+/// The writes that the claims of a pod need before it can be bound to a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Bindings {
-    /// Volumes that are kept for claims: claim and volume.
+    /// Volumes to reserve: claim and volume.
     pub(crate) volumes: Vec<(Key, String)>,
-    /// Claims for which a volume is provisioned on the node.
+    /// Claims for which a volume is to be provisioned on the node.
     pub(crate) provisioned: Vec<Key>,
 }
 
@@ -286,12 +286,12 @@ impl<'a> VolumeRequirements<'a> {
         Ok(Self { bound, open })
     }
 
-    /// Whether the node changes nothing: there is no claim to look at.
+    /// Whether there is no claim to check.
     pub(crate) fn is_empty(&self) -> bool {
         self.bound.is_empty() && self.open.is_empty()
     }
 
-    /// Why a node can't have the volumes that are bound already, in upstream's words.
+    /// Why a node can't use the volumes of bound claims, in upstream's words.
     pub(crate) fn conflict(&self, node: &NodeInfo) -> Option<&'static str> {
         if self.bound.iter().any(Option::is_none) {
             return Some(
@@ -308,11 +308,12 @@ impl<'a> VolumeRequirements<'a> {
         self.bound.iter().flatten().copied()
     }
 
-    /// How the claims without a volume get theirs on a node.
+    /// How the unbound claims get their volumes on a node.
     ///
     /// # Errors
     /// [`NoBindings::NoVolume`] where a claim finds no volume that the node reaches and none can be
-    /// provisioned there; [`NoBindings::NoSpace`] where one could, but the node has no room for it.
+    /// provisioned there; [`NoBindings::NoSpace`] where one could, but there is not enough free
+    /// storage.
     pub(crate) fn bindings(&self, node: &NodeInfo) -> Result<Bindings, NoBindings> {
         let mut bindings = Bindings::default();
         for open in &self.open {

@@ -3,7 +3,7 @@
 use config_kube::k8s_openapi::api::core::v1::{Taint, Toleration};
 use config_kube::taints::{NO_EXECUTE, NO_SCHEDULE, tolerates};
 
-/// A taint without its time, which does not matter here.
+/// A taint without `timeAdded`, which does not matter here.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct NodeTaint(Taint);
 

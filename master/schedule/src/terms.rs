@@ -1,4 +1,4 @@
-//! Affinity to pods and constraints on their spread, as a pod asks for them.
+//! A pod's terms of affinity to other pods, and its topology spread constraints.
 
 use config_kube::k8s_openapi::api::core::v1::{
     PodAffinityTerm, PodSpec, TopologySpreadConstraint, WeightedPodAffinityTerm,
@@ -15,22 +15,22 @@ pub(crate) type Labels = BTreeMap<String, String>;
 /// Labels of namespaces.
 pub(crate) type Namespaces = HashMap<String, Labels>;
 
-/// Pods that a pod wants near or far.
+/// A term of affinity or anti-affinity.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Term {
     /// Namespaces by name.
     namespaces: BTreeSet<String>,
     /// Namespaces by label.
     by_label: Option<LabelSelector>,
-    /// Pods; none selects nothing.
+    /// Selects pods; `None` selects nothing.
     selector: Option<LabelSelector>,
-    /// The label of nodes whose value says what is one place.
+    /// The topology key: nodes with the same value of this label are one domain.
     pub(crate) topology: String,
 }
 
 impl Eq for Term {}
 
-/// A hash over all fields, so that no choice of terms makes a map of them compare each with each.
+/// Hashes all fields, so that no client can make a map of terms slow by terms of one hash.
 impl Hash for Term {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.namespaces, &self.topology).hash(state);
@@ -68,7 +68,7 @@ impl Term {
         }
     }
 
-    /// Whether it means a pod.
+    /// Whether it selects a pod.
     pub(crate) fn selects(
         &self,
         namespaces: &Namespaces,
@@ -94,7 +94,7 @@ impl Term {
     }
 }
 
-/// Adds what a pod's own labels say under these keys to a selector.
+/// Adds to a selector the values of the pod's own labels under these keys (`matchLabelKeys`).
 fn merge<'k>(
     selector: &mut Option<LabelSelector>,
     keys: impl IntoIterator<Item = &'k String>,
@@ -114,17 +114,15 @@ fn merge<'k>(
     }
 }
 
-/// A pod's terms about the places of other pods, and about pods that come after it; of equal ones
-/// one, preferred ones with the sum of their weights. Each decision about another pod looks at
-/// them, too.
+/// A pod's terms of affinity and anti-affinity. Equal terms are merged, preferred ones with the sum
+/// of their weights, as each later decision about another pod looks at them, too.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Affinity {
-    /// Places that it must share.
+    /// Required affinity.
     pub(crate) required: Vec<Term>,
-    /// Places that it must not share.
+    /// Required anti-affinity.
     pub(crate) refused: Vec<Term>,
-    /// Places that it would share or not, by their weights; those that it would not share weigh
-    /// less than nothing.
+    /// Preferred affinity with positive weights, and preferred anti-affinity with negative ones.
     pub(crate) preferred: Vec<(i64, Term)>,
 }
 
@@ -173,13 +171,13 @@ impl Affinity {
         }
     }
 
-    /// Whether nothing is asked.
+    /// Whether there are no terms.
     pub(crate) fn is_empty(&self) -> bool {
         self.required.is_empty() && self.refused.is_empty() && self.preferred.is_empty()
     }
 }
 
-/// Equal terms as one, with the sum of their weights.
+/// Merges equal terms, with the sum of their weights.
 fn weighed_once(terms: Vec<(i64, Term)>) -> Vec<(i64, Term)> {
     let mut places: HashMap<Term, usize> = HashMap::new();
     let mut once: Vec<(i64, Term)> = Vec::new();
@@ -194,20 +192,21 @@ fn weighed_once(terms: Vec<(i64, Term)>) -> Vec<(i64, Term)> {
     once
 }
 
-/// A constraint on the spread of pods over places.
+/// A topology spread constraint.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Spread {
-    /// How many more pods a place may have than the emptiest one.
+    /// How many more pods a domain may have than the emptiest one (`maxSkew`).
     pub(crate) skew: i64,
-    /// The label of nodes whose value says what is one place.
+    /// The topology key.
     pub(crate) topology: String,
-    /// Whether a node that breaks it is refused, or only weighs less.
+    /// Whether nodes that violate it are refused (`DoNotSchedule`), and not only scored lower.
     pub(crate) hard: bool,
-    /// Places below which the emptiest one counts as empty.
+    /// With fewer domains than this, the emptiest one counts as having no pods (`minDomains`).
     pub(crate) min_domains: usize,
-    /// Whether only nodes that the pod's selectors allow count.
+    /// Whether only nodes that the pod's node selector and affinity allow count
+    /// (`nodeAffinityPolicy`).
     pub(crate) by_selectors: bool,
-    /// Whether only nodes whose taints the pod tolerates count.
+    /// Whether only nodes whose taints the pod tolerates count (`nodeTaintsPolicy`).
     pub(crate) by_taints: bool,
     selector: Option<LabelSelector>,
 }
@@ -241,7 +240,7 @@ impl Spread {
         }
     }
 
-    /// Whether it counts a pod of its namespace.
+    /// Whether it selects a pod of its namespace with these labels.
     pub(crate) fn selects(&self, labels: &Labels) -> bool {
         let selector = self.selector.as_ref();
         selector.is_some_and(|selector| label_selector::selects(selector, labels))

@@ -54,8 +54,8 @@ impl Topology {
     }
 }
 
-/// Domains by each label that a node has. Numbers of what no node has any more are given again, so
-/// that it stays as large as the labels of the nodes.
+/// Domains by each label that a node has. Numbers of labels and values that no node has any more
+/// are reused, so that the size depends on the present labels only.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Topologies {
     by_key: HashMap<Box<str>, TopologyId>,
@@ -66,7 +66,7 @@ pub(crate) struct Topologies {
 }
 
 impl Topologies {
-    /// Puts a node into the domains of its labels, and out of those where it was.
+    /// Moves a node to the domains of its labels.
     pub(crate) fn set<'l>(
         &mut self,
         node: NodeId,
@@ -108,7 +108,7 @@ impl Topologies {
         id
     }
 
-    /// Numbers by domain of a label; none where no node has it.
+    /// An empty tally for the topology of a label; `None` if no node has the label.
     pub(crate) fn tally(&self, key: &str) -> Option<Tally<'_>> {
         let topology = *self.by_key.get(key)?;
         Some(Tally {
@@ -125,7 +125,7 @@ impl Topologies {
     }
 }
 
-/// A number for each domain of a topology; none where nothing was entered.
+/// A number for each domain of a topology; `None` for a domain that was not opened.
 #[derive(Debug, Clone)]
 pub(crate) struct Tally<'s> {
     all: &'s Topologies,
@@ -139,12 +139,12 @@ impl Tally<'_> {
         self.numbers.get_mut(domain.0)
     }
 
-    /// Enters the domain of a node, with zero if it has no number yet.
+    /// Opens the domain of a node: sets it to zero if it has no number yet.
     pub(crate) fn open(&mut self, node: NodeId) {
         self.add(node, 0);
     }
 
-    /// Enters the domains of all nodes.
+    /// Opens the domains of all nodes.
     pub(crate) fn open_all(&mut self) {
         let domains = &self.all.by_number[self.topology.0].domains;
         for (number, (_, nodes)) in self.numbers.iter_mut().zip(domains) {
@@ -161,7 +161,7 @@ impl Tally<'_> {
         }
     }
 
-    /// Adds to the number of a node's domain if that was entered before.
+    /// Adds to the number of a node's domain if that was opened before.
     pub(crate) fn add_if_open(&mut self, node: NodeId, more: i64) {
         if let Some(Some(number)) = self.entry(node) {
             *number += more;
@@ -179,7 +179,7 @@ impl Tally<'_> {
         self.all.domain(self.topology, node).is_some()
     }
 
-    /// The numbers of all domains that were entered.
+    /// The numbers of all open domains.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = i64> {
         self.numbers.iter().copied().flatten()
     }

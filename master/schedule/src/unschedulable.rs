@@ -11,7 +11,7 @@ pub enum Unschedulable {
     NotYet(Vec<&'static str>),
     /// There are no nodes.
     NoNodes,
-    /// The reason why no node at all can take it.
+    /// No node can take it, for a reason that was found without checking nodes.
     Nowhere {
         /// All nodes.
         nodes: usize,
@@ -26,7 +26,7 @@ pub enum Unschedulable {
         nodes: usize,
         /// Nodes by reason; a node may have several.
         reasons: BTreeMap<String, usize>,
-        /// The plugins that refused nodes: an event that helps with none of them helps nothing.
+        /// The plugins that refused nodes: only events that may help with one of them wake the pod.
         refusing: Plugins,
     },
 }

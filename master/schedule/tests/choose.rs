@@ -264,7 +264,7 @@ fn a_node_that_went_and_came_back_still_has_its_load() {
     assert!(!snapshot.set_node(plain("n")), "nothing changed");
 }
 
-/// A pod whose profile weighs resources so.
+/// A pod whose profile has this strategy and these weights.
 fn weighed(
     strategy: Strategy,
     weights: &[(&str, i64)],

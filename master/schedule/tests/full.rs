@@ -1,4 +1,4 @@
-//! More pods wait than the scheduler's queue has room for.
+//! A scheduler's queue that is too small for the pods that wait.
 
 use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
 use http::{Request, Response, StatusCode};
@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// What every write is answered with, as nobody reads more of it.
+/// The answer to every write: nothing reads more of it.
 const POD: &str = r#"{"kind": "Pod", "apiVersion": "v1", "metadata": {}}"#;
-/// Where pods are written.
+/// The path under which pods are written.
 const PODS: &str = "/api/v1/namespaces/default/pods/";
 
 /// Takes every write, and keeps the names of the pods that are bound.
@@ -99,8 +99,8 @@ impl Scene {
         self.scheduler.see(ClusterChange::Pods(change), self.now);
     }
 
-    /// A pod is made or changes: its priority, the processors that it asks for, and what else its
-    /// metadata, specification and status have.
+    /// Creates or changes a pod: its priority, the CPUs that it requests, and further fields of its
+    /// metadata, specification and status.
     fn pod(&mut self, name: &str, priority: i32, cpu: &str, more: &Value) {
         let container = json!({"name": "c", "resources": {"requests": {"cpu": cpu}}});
         let mut pod = json!({"metadata": {"namespace": "default", "name": name, "uid": name},
@@ -124,8 +124,8 @@ impl Scene {
         }));
     }
 
-    /// Decides until nothing is left to decide, and lists pods where the scheduler asks for it; the
-    /// names of the pods that were bound, in their order.
+    /// Decides until nothing is left to decide, and lists pods when the scheduler asks for it;
+    /// returns the names of the pods that were bound, in order.
     async fn bound(&mut self) -> Vec<String> {
         // After every backoff, and before pods are tried without a change.
         self.now += Duration::from_secs(60);
@@ -165,7 +165,7 @@ async fn pods_without_room_in_the_queue_are_bound_in_the_end_and_the_most_import
     bound.sort_unstable();
     let all: Vec<&String> = scene.pods.keys().collect();
     assert_eq!(bound.iter().collect::<Vec<_>>(), all);
-    // Of 31 pods without room each list brings three in.
+    // Each list brings in three of the 31 pods without room.
     assert_eq!(scene.lists, 11);
 }
 
@@ -187,7 +187,7 @@ async fn pods_without_room_in_the_queue_come_back_by_age() {
     assert_eq!(scene.bound().await, ["a", "b", "old", "middle", "youngest"]);
 }
 
-/// It would keep others out, and nothing is decided for it meanwhile.
+/// Such a place would keep others out, while nothing is decided for the pod.
 #[tokio::test]
 async fn no_place_is_kept_for_a_pod_that_has_no_room_in_the_queue() {
     let mut scene = Scene::new(2);

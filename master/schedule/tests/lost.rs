@@ -1,4 +1,4 @@
-//! A Binding whose answer is lost: the pod has its node, and only the API knows.
+//! A Binding whose answer is lost: the pod is bound, and the scheduler does not know.
 
 use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
 use http::{Request, Response, StatusCode};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// An API that does each request, but loses the answers of the next `lost` ones.
+/// An API that carries out each request, but loses the answers to the next `lost` ones.
 #[derive(Debug)]
 struct Lossy {
     api: ApiServer,

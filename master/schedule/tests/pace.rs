@@ -17,9 +17,9 @@ use tests_harness::pace::{number, spent_by_thread};
 const ZONE: &str = "topology.kubernetes.io/zone";
 const HOST: &str = "kubernetes.io/hostname";
 
-/// Kinds of pods: without an owner, of a ReplicaSet, both among [`SERVICES`] of which one selects
-/// them, with constraints on their spread, that refuse each other, and the same where each has a
-/// label of its own, as those of a StatefulSet have.
+/// Kinds of pods: without an owner, of a ReplicaSet, both of these selected by one of [`SERVICES`],
+/// with spread constraints, with anti-affinity to each other, and the same where each has a label
+/// of its own, as the pods of a StatefulSet have.
 const KINDS: [&str; 8] = [
     "bare",
     "replicas",
@@ -50,7 +50,7 @@ fn sized(kind: &str, app: usize, cpu: &str) -> PodRequest {
 }
 
 fn pod(kind: &str, app: usize, at: usize) -> PodRequest {
-    // Of the even ones two in a hundred of a node, so that each pod counts in scores, which are
+    // An even pod requests two per cent of a node, so that each counts in scores, which are in
     // whole per cent.
     let requests = if kind == "even" {
         json!({"cpu": "640m", "memory": "2621440Ki"})
@@ -89,7 +89,7 @@ fn request(kind: &str, app: usize, at: usize, requests: &Value) -> PodRequest {
     PodRequest::of(&serde_json::from_value(pod).expect("a pod"))
 }
 
-/// Mean distance of the numbers of pods from their mean, as its square's root.
+/// The standard deviation of the numbers of pods.
 #[allow(clippy::cast_precision_loss, reason = "there are fewer than 2^52 pods")]
 fn deviation(pods: &[usize]) -> f64 {
     let mean = pods.iter().sum::<usize>() as f64 / pods.len() as f64;
@@ -167,8 +167,8 @@ fn decisions_in_a_large_cluster() {
     }
 }
 
-/// A pod that fits nowhere, on nodes that pods of a lower priority fill, each application of them
-/// with a budget: what the choice of those that end for it costs.
+/// The cost of choosing victims for a pod that fits nowhere: the nodes are full of pods of lower
+/// priority, and each application of these has a budget.
 #[test]
 fn a_preemption_in_a_large_cluster() {
     const LOWER: usize = 10;

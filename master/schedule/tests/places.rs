@@ -1,6 +1,6 @@
-//! Affinity to pods and their spread over places, tested with objects as the API returns them:
-//! upstream's documented rules and formulas, and that a snapshot which follows changes decides as
-//! one that is built anew.
+//! Pod affinity and topology spread, tested with objects as the API returns them: upstream's
+//! documented rules and formulas, and that a snapshot which follows changes decides like a fresh
+//! one.
 
 #![allow(clippy::needless_pass_by_value, reason = "cases are written in place")]
 
@@ -145,8 +145,8 @@ fn all_terms_must_mean_the_same_pod() {
     );
 }
 
-/// Each decision about a pod is made while all others wait. One that compared each term with each,
-/// for each pod that is there, would take hours.
+/// All other pods wait for each decision. If it compared each term with each, for every existing
+/// pod, it would take hours.
 #[test]
 fn terms_of_a_pod_are_not_multiplied_with_each_other() {
     let mut snapshot = cluster();
@@ -168,7 +168,7 @@ fn terms_of_a_pod_are_not_multiplied_with_each_other() {
     assert_eq!(chosen(&asking, &snapshot), "b1");
 }
 
-/// The same of constraints and nodes.
+/// The same for constraints and nodes.
 #[test]
 fn constraints_of_a_pod_are_not_multiplied_with_each_other() {
     const COUNT: usize = 20_000;

@@ -364,8 +364,8 @@ async fn a_more_important_pod_gets_the_place_of_another_one() {
     assert_eq!(related.name.as_deref(), Some("high"));
 }
 
-/// Otherwise a scheduler that begins while a pod ends for another one would have one more end
-/// elsewhere, where that seems to cost less by now.
+/// Otherwise a scheduler that starts while a victim is ending would preempt another pod elsewhere,
+/// if that seems to cost less by then.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_place_that_is_kept_for_a_pod_survives_a_restart() {
     let mut cluster = cluster().await;
@@ -390,8 +390,8 @@ async fn a_place_that_is_kept_for_a_pod_survives_a_restart() {
         })
         .await;
     cluster.start();
-    // The important pod comes first, so that it was decided anew when this one waits, for which
-    // nothing ends.
+    // The important pod is decided first: once this one waits, the important one has been decided
+    // again. This one has the lowest priority, and so preempts nothing.
     cluster.pod("late", unimportant).await;
     eventually("it waits", || Box::pin(cluster.waits_for("late"))).await;
     cluster.ended("low").await;
@@ -432,7 +432,7 @@ async fn a_pod_that_loses_its_place_is_no_longer_nominated() {
     assert_eq!(cluster.node_of("high").await.unwrap_or_default(), "");
 }
 
-/// Else a client that reads the status waits for a place that another pod gets.
+/// Otherwise a client that reads the status would wait for a place that another pod gets.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_whose_place_a_more_important_one_takes_is_no_longer_nominated() {
     let cluster = cluster().await;

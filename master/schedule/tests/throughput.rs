@@ -138,7 +138,7 @@ async fn pods_are_bound_through_the_api() {
     let making = stream::iter(0..nodes).for_each_concurrent(CLIENTS, |at| make_node(&admin, at));
     making.await;
     let shape = std::env::var("PACE_SHAPE").unwrap_or_default();
-    // No more than there are nodes, so that each finds one.
+    // At most as many as there are nodes, so that each pod finds one.
     let replicas = nodes.clamp(1, 100);
     let bodies: Vec<Pod> = (0..pods).map(|at| pod(at, replicas, &shape)).collect();
     let creating = stream::iter(&bodies).for_each_concurrent(CLIENTS, |pod| make_pod(&admin, pod));

@@ -1,5 +1,5 @@
-//! How pods are spread that ask for no spread: replicas of one owner, and pods of one Service, over
-//! nodes and zones (upstream: the default constraints of `PodTopologySpread`).
+//! The default spread of pods without constraints: replicas of one owner, and pods of one Service,
+//! over nodes and zones (upstream: the default constraints of `PodTopologySpread`).
 
 use master_client::{Key, View};
 use master_schedule::{NodeInfo, PodRequest, ServiceSelector, Snapshot, choose};
@@ -52,7 +52,7 @@ fn owned(name: &str, kind: &str, change: impl FnOnce(&mut Value)) -> PodRequest 
     })
 }
 
-/// As in a rollout: the old pod's place is the best one for its successor.
+/// As in a rollout: the old pod's node may be the best one for its successor.
 #[test]
 fn a_replica_that_is_being_deleted_keeps_none_away() {
     let mut snapshot = cluster();

@@ -1,4 +1,4 @@
-//! Where a pod with claims may go, tested with objects as the API returns them.
+//! The nodes for a pod with claims, tested with objects as the API returns them.
 
 use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use config_kube::k8s_openapi::api::storage::v1::{

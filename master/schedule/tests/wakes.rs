@@ -1,4 +1,4 @@
-//! What wakes a pod that fitted nowhere: changes that can help it, and no others.
+//! An unschedulable pod is tried again after changes that can help it, and after no others.
 
 use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
 use http::{Method, Request, Response, StatusCode};
@@ -11,12 +11,13 @@ use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// What every write is answered with, as nobody reads more of it.
+/// The answer to every write: nothing reads more of it.
 const POD: &str = r#"{"kind": "Pod", "apiVersion": "v1", "metadata": {}}"#;
 const CONFLICT: &str =
     r#"{"kind": "Status", "status": "Failure", "code": 409, "reason": "Conflict"}"#;
 
-/// Takes every write and does nothing; keeps the paths. Refuses requests of a method.
+/// An API that accepts every write without effect and records the paths. It refuses requests of one
+/// method.
 #[derive(Debug, Default)]
 struct Paths(Mutex<Vec<String>>, Mutex<Option<Method>>);
 
@@ -43,7 +44,7 @@ impl Transport for Paths {
     }
 }
 
-/// Where pods are written.
+/// The path under which pods are written.
 const PODS: &str = "/api/v1/namespaces/default/pods/";
 
 struct Scene {
@@ -119,7 +120,7 @@ impl Scene {
         bound.collect()
     }
 
-    /// Whether the last decisions had a pod end, which has a node: nothing else is written to it.
+    /// Whether the last decisions preempted a pod: nothing else writes to a pod that has a node.
     fn ended(&self, pod: &str) -> bool {
         let paths = self.paths.0.lock().expect("nobody panics");
         let path = format!("{PODS}{pod}/");
@@ -127,7 +128,7 @@ impl Scene {
     }
 }
 
-/// A change of a cluster with the node `n`, as it was.
+/// A change of a cluster; the second argument is the node `n` before it.
 type Event = fn(&mut Scene, &Node);
 
 /// A pod that a plugin refuses.
@@ -196,7 +197,7 @@ const GOES: Event = |scene, _| scene.gone("else");
 const WEB_GOES: Event = |scene, _| scene.gone("web");
 const WEB_IS_RENAMED: Event = |scene, _| scene.pod(&mate("web", "other", 80, "1Gi"));
 
-/// Each pod that is woken for nothing costs a look at every node.
+/// Each pod that is woken in vain costs a look at every node.
 fn cases() -> Vec<Case> {
     let plain = || json!({});
     let term = |app: &str| json!([{"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": "zone"}]);
@@ -374,8 +375,8 @@ async fn a_pod_that_shrinks_on_its_node_leaves_room_at_once() {
     assert!(scene.binds().await);
 }
 
-/// The pod would stand beside another one in the only place with room: one more than in the other
-/// place, whose node is too small for it.
+/// The pod would be the second one in the only zone with room, which violates its constraint: the
+/// other zone is empty, and its node is too small for it.
 fn uneven() -> Scene {
     let (a, b) = (json!({"zone": "a"}), json!({"zone": "b"}));
     let nodes = [node("a", "4", &a), node("b", "500m", &b)];
@@ -406,7 +407,7 @@ async fn a_place_that_goes_with_a_nodes_label_no_longer_counts_either() {
     assert!(scene.binds().await);
 }
 
-/// A pod that asks for so much, and what else it has.
+/// A pod with these requests and further fields.
 fn asking(name: &str, requests: &Value, more: &Value) -> Pod {
     let container = json!({"name": "c", "resources": {"requests": requests}});
     let mut pod = json!({"metadata": {"namespace": "default", "name": name, "uid": name},
@@ -463,7 +464,7 @@ async fn a_pod_that_is_deleted_leaves_the_place_that_was_kept_for_it() {
     assert_eq!(scene.bound().await, ["small"]);
 }
 
-/// Else it would wait until any pod leaves any node.
+/// Otherwise it would wait until some pod leaves some node.
 #[tokio::test]
 async fn a_pod_that_finds_another_place_leaves_the_one_that_was_kept_for_it() {
     let mut scene = kept();
