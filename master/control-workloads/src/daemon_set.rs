@@ -1,4 +1,4 @@
-//! DaemonSets: a pod on each node that fits.
+//! The DaemonSet controller: keeps a pod on each node that fits.
 
 use crate::workload::action;
 use crate::workload::amount::{Round, amount};
@@ -30,7 +30,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The number of the template that a pod was made of.
+/// Label: the number of the template from which a pod was created.
 const GENERATION: &str = "pod-template-generation";
 
 /// The controller. Its keys are DaemonSets.
@@ -51,9 +51,9 @@ pub struct Facts {
     pub key: Key,
     /// The object.
     pub set: Arc<Kept<DaemonSet>>,
-    /// Templates that it has had.
+    /// Its revisions.
     pub revisions: Entries<Kept<ControllerRevision>>,
-    /// Templates that it adopts or releases.
+    /// Revisions that it adopts or releases.
     pub revision_changes: Vec<OwnerChange>,
     /// Its pods.
     pub pods: Entries<OwnedPod>,
@@ -61,27 +61,27 @@ pub struct Facts {
     pub owner_changes: Vec<OwnerChange>,
     /// All nodes.
     pub nodes: Entries<NodeFacts>,
-    /// How long failed pods stay.
+    /// Back-off of failed pods, by node.
     pub waits: OfNodes,
 }
 
 /// An action on the DaemonSet with a UID.
 pub type Action = action::Action<Step>;
 
-/// Something that is done.
+/// A write for a DaemonSet.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// A pod gets the owner that its labels say.
+    /// Adopts or releases a pod.
     Own(OwnerChange),
-    /// A revision is made, numbered or deleted.
+    /// Creates, renumbers or deletes a revision.
     Revision(revision::Step),
-    /// Pods are made on nodes, of the template with a hash.
+    /// Creates pods on these nodes, from the template with this hash.
     Create(Vec<String>, String),
-    /// Records the event that a pod has ended by itself, and is going to be replaced.
+    /// Records the event that a pod has ended by itself and will be replaced.
     Event(Ended),
-    /// Pods are ended.
+    /// Deletes pods.
     Delete(Vec<PodId>),
-    /// Its status is written.
+    /// Writes the status.
     Status(Box<DaemonSetStatus>),
 }
 
@@ -209,7 +209,7 @@ impl Controller for DaemonSets {
     }
 }
 
-/// By what a DaemonSet's waits are known.
+/// The specification to which a DaemonSet's back-off belongs.
 fn version(set: &DaemonSet) -> Version {
     Version {
         uid: set.metadata.uid.clone().unwrap_or_default(),
@@ -233,8 +233,8 @@ async fn record_ended(writer: &Writer, about: &ObjectReference, pod: &Key, ended
     make::record_event(writer, about, severity, reason, text).await;
 }
 
-/// The template with what every daemon pod has: its hash and number, and tolerations of what only
-/// other pods flee.
+/// The template with the additions for daemon pods: labels with its hash and number, and the
+/// default tolerations.
 fn template(set: &DaemonSet, spec: &DaemonSetSpec, hash: &str) -> PodTemplateSpec {
     let mut template = spec.template.clone();
     let labels = template
@@ -250,7 +250,7 @@ fn template(set: &DaemonSet, spec: &DaemonSetSpec, hash: &str) -> PodTemplateSpe
     template
 }
 
-/// The number of the template, which the API counts in an annotation.
+/// The number of the template: the API counts it in an annotation.
 fn generation(set: &DaemonSet) -> String {
     let annotations = set.metadata.annotations.as_ref();
     let known = annotations.and_then(|all| all.get("deprecated.daemonset.template.generation"));
@@ -281,7 +281,7 @@ fn tolerations(spec: &PodSpec) -> Vec<Toleration> {
     all
 }
 
-/// A pod that only one node can take.
+/// A pod with an affinity to one node only.
 fn bound_for(pod: &Pod, node: &str) -> Pod {
     let mut pod = pod.clone();
     let Some(spec) = &mut pod.spec else {
@@ -388,14 +388,14 @@ fn nodes_to_pods<'a>(facts: &'a Facts, spec: &DaemonSetSpec) -> BTreeMap<&'a str
     }
     for owned in &facts.pods {
         let target = owned.1.target();
-        // One that no node is named for is the scheduler's to place.
+        // A pod without a node and without an affinity to one is not a daemon pod of any node.
         if !target.is_empty() {
             all.entry(target).or_default().pods.push(owned);
         }
     }
-    // The first one stays where some must go: one that serves, whenever that came. Upstream keeps
-    // the oldest, which after a second change of the template, where the clock was set back or both
-    // came in one second, is one that does not serve yet.
+    // Where surplus pods are deleted, the first stays: a ready one comes before others, whatever
+    // its age. Upstream keeps the oldest. After a second change of the template, that may be one
+    // that is not ready yet, if the clock was set back or both were created in one second.
     for node in all.values_mut() {
         node.pods
             .sort_by_key(|(key, pod)| (pod.ready.is_none(), pod.created, key.name.clone()));
@@ -403,12 +403,12 @@ fn nodes_to_pods<'a>(facts: &'a Facts, spec: &DaemonSetSpec) -> BTreeMap<&'a str
     all
 }
 
-/// Whether the status counts a pod: one that is being deleted does until it has ended.
+/// Whether the status counts a pod: all except those that have ended and are being deleted.
 fn counts(pod: &OwnedPod) -> bool {
     !pod.ended() || pod.deleted.is_none()
 }
 
-/// By which the oldest pod of a node comes first; one that is bound comes before others.
+/// Sort key: bound pods first, then the oldest.
 fn age<'a>(key: &'a Key, pod: &OwnedPod) -> (bool, Option<Timestamp>, &'a str) {
     (pod.node.is_empty(), pod.created, &key.name)
 }
@@ -416,15 +416,15 @@ fn age<'a>(key: &'a Key, pod: &OwnedPod) -> (bool, Option<Timestamp>, &'a str) {
 /// A plan as it grows.
 struct Work<'a> {
     spec: &'a DaemonSetSpec,
-    /// What new pods have as their label.
+    /// The hash in the label of new pods.
     hash: &'a str,
-    /// What pods of this template may have instead.
+    /// Another hash of the same template that pods may have.
     content_hash: &'a str,
     now: Timestamp,
     instant: Instant,
     waits: &'a OfNodes,
     create: Vec<String>,
-    /// UIDs of pods that end, by key.
+    /// UIDs of pods to delete, by key.
     delete: BTreeMap<Key, String>,
     /// Those of them that have ended by themselves.
     ended: Vec<Ended>,
@@ -432,8 +432,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// The plan: these steps, and then pods are ended and made, as many as one plan may end and
-    /// make.
+    /// The plan: these steps, then deletions and creations of pods, at most [`BURST`] of each.
     fn done(self, mut actions: Vec<Step>) -> Plan<Step> {
         actions.extend(self.ended.into_iter().map(Step::Event));
         if !self.delete.is_empty() {
@@ -474,7 +473,7 @@ impl Work<'_> {
         self.wake = Some(self.wake.map_or(time, |known| known.min(time)));
     }
 
-    /// Pods beyond those needed during a rollout, and pods that may be missing.
+    /// `maxSurge` and `maxUnavailable` as numbers.
     fn bounds(&self, nodes: usize) -> (i32, i32) {
         let strategy = self.spec.update_strategy.as_ref();
         if strategy.and_then(|one| one.type_.as_deref()) == Some("OnDelete") {
@@ -492,7 +491,7 @@ impl Work<'_> {
         }
     }
 
-    /// One pod on each node that fits, none on others; pods that ended are replaced.
+    /// Keeps one pod on each node that fits, none on others, and replaces pods that have ended.
     fn keep(&mut self, name: &str, node: &NodePods<'_>) {
         let present: Vec<_> = node
             .pods
@@ -537,7 +536,7 @@ impl Work<'_> {
         }
     }
 
-    /// Ends a pod that has ended by itself; one that failed stays for as long as its node waits.
+    /// Deletes a pod that has ended by itself; a failed one only after the node's back-off.
     fn replace(&mut self, node: &str, owned: &Owned) {
         let failed = &*owned.1.phase == "Failed";
         if failed {
@@ -558,7 +557,7 @@ impl Work<'_> {
         self.end(&owned.0, &owned.1);
     }
 
-    /// Brings old pods to the current template, as many at once as may be missing or be beyond.
+    /// Replaces pods of old templates, as many at once as `maxSurge` or `maxUnavailable` allows.
     fn roll(&mut self, nodes: &BTreeMap<&str, NodePods<'_>>) {
         let fitting = nodes.values().filter(|node| node.should_run).count();
         let (surge, missing) = self.bounds(fitting);
@@ -576,13 +575,13 @@ impl Work<'_> {
             let Some(old) = old.first().copied() else {
                 continue;
             };
-            // One of the current template that failed waits for its turn in `replace`.
+            // A failed pod of the current template waits for its back-off in `replace`.
             let failed = node
                 .pods
                 .iter()
                 .any(|(_, pod)| pod.ended() && self.is_current(pod));
             match current.first().copied() {
-                // Beside a new pod the old one stays while it is ready, until the new one serves.
+                // A ready old pod stays until the new one is available.
                 Some((_, new)) if surge > 0 => {
                     if old.1.ready.is_none() || self.is_available(new) {
                         self.end(&old.0, &old.1);
@@ -592,7 +591,7 @@ impl Work<'_> {
                 }
                 Some(_) => self.end(&old.0, &old.1),
                 None if surge > 0 && failed => {}
-                // What does not serve costs nothing.
+                // A node without an available pod loses nothing by the replacement.
                 None if !serves && surge > 0 => self.create.push((*name).to_owned()),
                 None if !serves && missing > 0 => self.end(&old.0, &old.1),
                 None => candidates.push(((*name).to_owned(), old)),
@@ -609,7 +608,7 @@ impl Work<'_> {
         }
     }
 
-    /// The step that writes the status, where it differs.
+    /// The step that writes the status, if it differs.
     fn status_step(
         &mut self,
         set: &DaemonSet,
@@ -625,8 +624,8 @@ impl Work<'_> {
         let (mut desired, mut scheduled, mut misscheduled) = (0, 0, 0);
         let (mut ready, mut updated, mut available) = (0, 0, 0);
         for node in nodes.values().filter(|node| node.known) {
-            // The oldest speaks for its node (upstream): during a surge that is the old one, so
-            // that a rollout ends once the new ones serve alone.
+            // The oldest pod of a node counts (upstream): during a surge that is the old one, so
+            // that a rollout is complete only once the old pods are gone.
             let counted = node.pods.iter().copied().filter(|(_, pod)| counts(pod));
             let oldest =
                 counted.min_by(|one, other| age(&one.0, &one.1).cmp(&age(&other.0, &other.1)));

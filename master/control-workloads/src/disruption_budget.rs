@@ -1,8 +1,9 @@
-//! PodDisruptionBudgets: how many of an application's pods may be evicted now.
+//! The PodDisruptionBudget controller: counts how many of an application's pods may be evicted now.
 //!
-//! The eviction API takes from the budget and notes the pod in the same write (`master/verbs`).
-//! This controller counts, and takes the note away as the pod goes. Its writes name the resource
-//! version that they were planned on, so that neither overwrites the other.
+//! The eviction API lowers the budget's counter and notes the pod in `disruptedPods` in the same
+//! write (`master/verbs`). This controller counts, and removes the note when the pod is being
+//! deleted. Its writes have the resource version that they were planned for, so that neither
+//! overwrites the other.
 
 use crate::workload::amount::{Round, amount};
 use crate::workload::condition::second;
@@ -31,8 +32,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time after which a pod whose eviction was granted counts again, as it was not deleted after all
-/// (upstream).
+/// Time after which a pod whose eviction was granted counts again if it was not deleted (upstream).
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(120);
 
 static PODS: Index<OwnedPod> = Index::new("namespace", |key, _| vec![key.namespace.clone()]);
@@ -85,12 +85,12 @@ pub struct DisruptionBudgets {
     controllers: Store<Kept<ReplicationController>>,
     deployments: Store<Kept<Deployment>>,
     stateful_sets: Store<Kept<StatefulSet>>,
-    /// Since when this process knows of evictions that were granted. By its own clock: the one of
-    /// the day may be set.
+    /// When this process first saw each granted eviction, by the monotonic clock: the wall clock
+    /// may be set.
     granted: Mutex<HashMap<Key, Granted>>,
 }
 
-/// Evictions by their pods: when they were granted, and since when that is known.
+/// Evictions by pod: when they were granted, and when this process first saw that.
 type Granted = BTreeMap<String, (Timestamp, Instant)>;
 
 /// A budget with the pods that it protects.
@@ -102,16 +102,16 @@ pub struct Facts {
     pub budget: Arc<Budget>,
     /// The pods.
     pub pods: Entries<OwnedPod>,
-    /// How many pods their owners want together, or why no number is known.
+    /// The sum of the replicas that their owners want, or why it is not known.
     pub scale: Result<i32, String>,
-    /// For how long it has been known that a pod's eviction was granted.
+    /// For how long this process has known that a pod's eviction was granted.
     pub granted: BTreeMap<String, Duration>,
 }
 
 /// An action on a budget.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    /// Its status is written, if it is at this resource version.
+    /// Writes its status, if the budget is still at this resource version.
     Status(Key, String, Box<PodDisruptionBudgetStatus>),
     /// Records an event about the budget with this UID.
     Event(Key, String, News),
@@ -120,7 +120,7 @@ pub enum Action {
 /// An event to record.
 #[derive(Debug, Clone, PartialEq)]
 pub struct News {
-    /// How bad it is.
+    /// Its type.
     pub severity: Severity,
     /// The event's reason.
     pub reason: &'static str,
@@ -255,7 +255,7 @@ impl Controller for DisruptionBudgets {
     }
 }
 
-/// The whole status: a merge takes away the pods that it does not name.
+/// The whole status, as a patch that also removes pods from `disruptedPods`.
 fn patch(status: &PodDisruptionBudgetStatus) -> Value {
     let mut value = json!(status);
     if status.disrupted_pods.is_none() {
@@ -274,7 +274,7 @@ fn stateful(set: &StatefulSet) -> i32 {
     spec.and_then(|spec| spec.replicas).unwrap_or(1)
 }
 
-/// Follows a kind for the number of pods that its objects want.
+/// Follows a kind of owner; changes of its objects' replicas concern the budgets of the namespace.
 fn scaled<T>(setup: &mut Setup<'_>, near: &Lookup<Budget>, wanted: fn(&T) -> i32) -> Store<Kept<T>>
 where
     T: Object + PartialEq + std::fmt::Debug + Sync,
@@ -289,7 +289,7 @@ where
 }
 
 impl DisruptionBudgets {
-    /// For how long this process has known of each eviction that a budget's status names.
+    /// For how long this process has known of each eviction in a budget's status.
     fn granted(
         &self,
         key: &Key,
@@ -315,8 +315,8 @@ impl DisruptionBudgets {
         times
     }
 
-    /// How many pods the owners of these want together. Pods without an owner count as nothing
-    /// (upstream).
+    /// The sum of the replicas that the owners of these pods want. Pods without an owner add
+    /// nothing (upstream).
     fn scale(&self, pods: &Entries<OwnedPod>) -> Result<i32, String> {
         let mut seen = BTreeSet::new();
         let mut sum = 0_i32;
@@ -351,7 +351,7 @@ impl DisruptionBudgets {
     }
 }
 
-/// Expected pods, and how many of them must be healthy.
+/// The number of expected pods, and how many of them must be healthy.
 fn demand(facts: &Facts) -> Result<(i32, i32), String> {
     let spec = &facts.budget.spec;
     let there = i32::try_from(facts.pods.len()).unwrap_or(i32::MAX);
@@ -370,7 +370,7 @@ fn demand(facts: &Facts) -> Result<(i32, i32), String> {
     }
 }
 
-/// Events about what keeps a budget from being counted, recorded as its status changes (upstream
+/// Events about why a budget cannot be counted. They are recorded when its status changes (upstream
 /// records them at every sync).
 fn news(facts: &Facts) -> Vec<News> {
     let spec = &facts.budget.spec;
@@ -400,7 +400,7 @@ fn unowned(pod: &str) -> String {
     format!("found no controllers for pod {pod:?}")
 }
 
-/// Upstream's words for an owner that says no number of pods.
+/// Upstream's message about an owner without a number of replicas.
 fn unscaled(owner: &Owner) -> String {
     let (version, kind) = (&owner.api_version, &owner.kind);
     let plural = format!("{}s", kind.to_ascii_lowercase());
@@ -473,7 +473,7 @@ fn count(facts: &Facts, now: Timestamp) -> Count {
     }
 }
 
-/// `DisruptionAllowed`, which keeps its time while its status stays.
+/// The condition `DisruptionAllowed`, which keeps its time while its status is the same.
 fn condition(facts: &Facts, fault: Option<String>, allowed: i32, now: Timestamp) -> Condition {
     let (says, reason) = match (&fault, allowed) {
         (Some(_), _) => ("False", "SyncFailed"),

@@ -1,5 +1,5 @@
-//! Controllers of workloads: as many pods as each workload wants, each from the right template, on
-//! the right nodes.
+//! Controllers of workloads (Deployments, StatefulSets, DaemonSets, Jobs and others): they keep as
+//! many pods as each workload wants, from its present template.
 //!
 //! A file or folder for each kind; `workload` holds what they share. Plans are pure;
 //! `tests/workloads` shows each.

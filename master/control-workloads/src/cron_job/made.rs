@@ -1,30 +1,30 @@
-//! The last time for which each CronJob had its Job made by this process. The status says it too,
-//! unless that write failed.
+//! Remembers the last scheduled time for which this process created a Job of each CronJob. The
+//! status has that time too, unless its write failed.
 
 use jiff::Timestamp;
 use master_client::Key;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// By CronJob, each with its UID.
+/// By CronJob: its UID and the time.
 #[derive(Debug, Default)]
 pub(super) struct LastMade(Mutex<HashMap<Key, (String, Timestamp)>>);
 
 impl LastMade {
-    /// That of a CronJob.
+    /// The last time of a CronJob.
     pub(super) fn of(&self, key: &Key, uid: &str) -> Option<Timestamp> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let own = all.get(key).filter(|(known, _)| known == uid);
         own.map(|(_, time)| *time)
     }
 
-    /// A time has had its Job.
+    /// Notes that the Job for a time was created.
     pub(super) fn note(&self, key: &Key, uid: &str, time: Option<Timestamp>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.extend(time.map(|time| (key.clone(), (uid.to_owned(), time))));
     }
 
-    /// The CronJob is gone.
+    /// Forgets a CronJob that was deleted.
     pub(super) fn forget(&self, key: &Key) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.remove(key);

@@ -1,11 +1,11 @@
-//! CronJobs: a Job for each time of a schedule.
+//! The CronJob controller: creates a Job for each time of a schedule.
 //!
-//! A Job's name has the time that it was made for, and the status gets that time together with the
-//! Job, so that no time has two Jobs, also if the first is gone before it is seen. Where that write
-//! fails the controller remembers the time, and writes it later. A time gets a second Job, as
-//! upstream's does, only if the first is gone before it is seen and the master ended between the
-//! two writes, or the answer to the first was lost. What else the status says is read from the Jobs
-//! that are there.
+//! A Job's name contains the time for which it was created, and that time is written into the
+//! status right after the Job, so that no time gets two Jobs, even if the first is deleted before
+//! it is seen. If that write fails, the controller remembers the time and writes it later. As
+//! upstream, a time gets a second Job only if the first is deleted before it is seen, and the
+//! master stopped between the two writes or the answer to the first was lost. The rest of the
+//! status is derived from the existing Jobs.
 
 mod made;
 
@@ -48,23 +48,23 @@ pub struct Facts {
     pub cron: Arc<Kept<CronJob>>,
     /// Its Jobs.
     pub jobs: Entries<Kept<Job>>,
-    /// The last time for which this process made a Job, which may be gone.
+    /// The last time for which this process created a Job; that Job may be deleted by now.
     pub made: Option<Timestamp>,
 }
 
 /// An action on the CronJob with a UID.
 pub type Action = action::Action<Step>;
 
-/// Something that is done.
+/// A write for a CronJob.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// A Job is made.
+    /// Creates a Job.
     Create(Box<Job>),
-    /// A Job of this name and UID is deleted.
+    /// Deletes a Job with this name and UID.
     Delete(String, String),
     /// Records an event.
     Event(Severity, &'static str, String),
-    /// The status is written.
+    /// Writes the status.
     Status(Status),
 }
 
@@ -73,7 +73,7 @@ pub enum Step {
 pub struct Status {
     /// Jobs that are not finished.
     pub active: Vec<ObjectReference>,
-    /// The last time for which a Job was made.
+    /// The last time for which a Job was created.
     pub scheduled: Option<Timestamp>,
     /// When the last Job was complete.
     pub succeeded: Option<Timestamp>,
@@ -140,7 +140,8 @@ impl Controller for CronJobs {
         match step {
             Step::Create(job) => {
                 create(writer, &about, &job).await?;
-                // At once: the Job may be gone before it is seen, and its time has had its Job.
+                // At once: the Job may be deleted before it is seen, and its time must not get
+                // another.
                 let made_for = made_for(&job.metadata);
                 self.made.note(&key, &uid, made_for);
                 let patch = json!({"metadata": {"uid": uid},
@@ -187,7 +188,7 @@ impl Controller for CronJobs {
     }
 }
 
-/// Makes a Job, if it is not there since an earlier run.
+/// Creates a Job, unless an earlier run created it.
 async fn create(writer: &Writer, about: &ObjectReference, job: &Job) -> Result<(), ApiError> {
     match writer.create(job).await {
         Ok(made) => {
@@ -200,7 +201,7 @@ async fn create(writer: &Writer, about: &ObjectReference, job: &Job) -> Result<(
             let meta = &job.metadata;
             let name = meta.name.as_deref().unwrap_or_default();
             let there: Job = writer.client().get(meta.namespace.as_deref(), name).await?;
-            // One of the name that somebody else made is none of its own.
+            // A Job of this name with another owner is an error.
             let is_own = controller(&there.metadata).map(|owner| &owner.uid)
                 == controller(meta).map(|owner| &owner.uid);
             if is_own { Ok(()) } else { Err(error) }
@@ -225,7 +226,7 @@ fn plan(facts: &Facts, now: Timestamp) -> Plan<Step> {
         let active = active(facts, &before);
         begin(facts, spec, status.scheduled, &active, now)
     };
-    // A Job that is replaced is not missed as it goes.
+    // A Job that is replaced leaves the status now, so that it is not reported as missing.
     let goes = |active: &ObjectReference| {
         let mut deleted = begun.actions.iter();
         deleted.any(|step| matches!(step, Step::Delete(_, uid) if active.uid.as_ref() == Some(uid)))
@@ -252,8 +253,8 @@ fn active<'a>(facts: &'a Facts, before: &Status) -> Vec<Run<'a>> {
         .collect()
 }
 
-/// What is due by the schedule, and when the next time comes. `scheduled` is the last time for
-/// which a Job was made, `active` the runs that are not finished.
+/// The steps that are due by the schedule, and when the next time comes. `scheduled` is the last
+/// time for which a Job was created, `active` the runs that are not finished.
 fn begin(
     facts: &Facts,
     spec: &CronJobSpec,
@@ -265,7 +266,7 @@ fn begin(
     match Schedule::parse(&spec.schedule, spec.time_zone.as_deref()) {
         Ok(schedule) => {
             let Some(next) = schedule.next(reached(facts, &schedule, scheduled, now)) else {
-                // Upstream's words: it takes the times that never come for one and the same.
+                // Upstream's message for a schedule without any time: it compares two such times.
                 let text = &spec.schedule;
                 return warn(
                     "InvalidSchedule",
@@ -274,7 +275,7 @@ fn begin(
                     ),
                 );
             };
-            // A moment later, so that the time has come by every clock's resolution.
+            // A moment later, so that the time has come in spite of the clock's resolution.
             let left = next.duration_since(now) + SignedDuration::from_millis(100);
             Plan {
                 actions: start(facts, spec, &schedule, scheduled, active, now),
@@ -293,8 +294,8 @@ fn begin(
     }
 }
 
-/// The last time that has come, from which the next one counts; before the first, the time from
-/// which that counts. A pace that counted from now would begin anew with each look.
+/// The last scheduled time that has passed; before the first, the last time of a Job or the
+/// creation. The next time is computed from it: `@every` from now would never come.
 fn reached(
     facts: &Facts,
     schedule: &Schedule,
@@ -339,7 +340,7 @@ fn look(facts: &Facts, before: &Status) -> (Status, Vec<Step>) {
                     format!("Saw a job that the controller did not create or forgot: {name}");
                 steps.push(Step::Event(Severity::Warning, "UnexpectedJob", message));
             } else if !is_leaving(meta) || known(&meta.uid) {
-                // One that is being deleted is missed once it is gone.
+                // A Job that is being deleted is reported as missing only once it is gone.
                 status.active.push(reference(key, job));
             }
             continue;
@@ -372,13 +373,14 @@ fn look(facts: &Facts, before: &Status) -> (Status, Vec<Step>) {
     (status, steps)
 }
 
-/// Whether a Job is a run of its CronJob: it says for which time, or the status names it. One that
-/// was made by hand (`kubectl create job --from`) neither holds up the next run nor ends for it.
+/// Whether a Job is a run of its CronJob: it has the annotation with its time, or the status names
+/// it. A Job that was created by hand (`kubectl create job --from`) neither holds up the next run
+/// nor is replaced by it.
 fn is_run(meta: &ObjectMeta, before: &Status) -> bool {
     made_for(meta).is_some() || before.active.iter().any(|active| active.uid == meta.uid)
 }
 
-/// The time for which a Job was made.
+/// The time for which a Job was created.
 fn made_for(meta: &ObjectMeta) -> Option<Timestamp> {
     let text = meta.annotations.as_ref()?.get(SCHEDULED)?;
     text.parse().ok()
@@ -395,7 +397,7 @@ fn reference(key: &Key, job: &Job) -> ObjectReference {
     }
 }
 
-/// Finished Jobs beyond those that are kept, the oldest first.
+/// Deletes finished Jobs beyond the history limits, the oldest first.
 fn beyond(spec: &CronJobSpec, jobs: &Entries<Kept<Job>>) -> Vec<Step> {
     let mut steps = Vec::new();
     let limits = [
@@ -421,8 +423,8 @@ fn beyond(spec: &CronJobSpec, jobs: &Entries<Kept<Job>>) -> Vec<Step> {
     steps
 }
 
-/// Makes the Job of the last time that has come, if it may begin; `scheduled` and `active` as in
-/// [`begin`].
+/// Creates the Job of the last time that has passed, if it may start; `scheduled` and `active` as
+/// in [`begin`].
 fn start(
     facts: &Facts,
     spec: &CronJobSpec,

@@ -1,13 +1,13 @@
-//! Deployments: a ReplicaSet for each template, and the way from one to the next.
+//! The Deployment controller: keeps a ReplicaSet for each template, and rolls from one to the next.
 //!
-//! - `set`: a ReplicaSet as the plan counts with it
+//! - `set`: the parts of a ReplicaSet that the plan uses
 //! - `rollout`: rolling update and recreation, revisions and their history, scaling in proportion;
 //!   pure
 //! - `status`: counts, conditions and the deadline of progress; pure
 //!
-//! Guarantees, at every write: during a rolling update there are never more than `replicas +
-//! maxSurge` pods wanted in all, and the number of available pods is never brought below `replicas
-//! - maxUnavailable` by this controller.
+//! Guarantees, at every write: during a rolling update the ReplicaSets together never want more
+//! than `replicas` plus `maxSurge` pods, and this controller never brings the number of available
+//! pods below `replicas` minus `maxUnavailable`.
 
 mod rollout;
 mod set;
@@ -51,7 +51,7 @@ pub struct Facts {
     pub key: Key,
     /// The object.
     pub deployment: Arc<Kept<Deployment>>,
-    /// ReplicaSets that it controls, those with pods that have not ended marked.
+    /// ReplicaSets that it controls, with a mark on those that have running pods.
     pub sets: Vec<Set>,
     /// ReplicaSets that it adopts or releases.
     pub owner_changes: Vec<OwnerChange>,
@@ -82,8 +82,8 @@ impl Controller for Deployments {
         let sets: Store<Kept<ReplicaSet>> =
             setup.follow(move |delta, keys| concerned(&around, delta, keys));
         let owners = sets.clone();
-        // A Deployment that is recreated waits for the end of its old pods; nothing else about pods
-        // concerns it.
+        // With the strategy `Recreate` a Deployment waits until its old pods have ended; no other
+        // change of pods concerns it.
         let pods: Store<OwnedPod> = setup.follow(move |delta: &Delta<OwnedPod>, keys| {
             let runs = |pod: &OwnedPod| !pod.ended();
             let came = delta.before.is_none();
@@ -215,7 +215,7 @@ impl Deployments {
                 let labels = there.metadata.labels.clone().unwrap_or_default();
                 let ours = match controller(&there.metadata) {
                     Some(known) => known.uid == owner.uid,
-                    // It is adopted as soon as the store shows that it has none.
+                    // It is adopted once the store shows it without a controller.
                     None => deployment.wants(&labels),
                 };
                 if !(ours && Set::of(&there, deployment).is_current) {
@@ -242,10 +242,10 @@ impl Deployments {
 
 /// Reason of the event about a changed number of replicas.
 const SCALING: &str = "ScalingReplicaSet";
-/// Reason of event and condition where a ReplicaSet can't be made.
+/// Reason of event and condition if a ReplicaSet can't be created.
 const CREATE_ERROR: &str = "ReplicaSetCreateError";
 
-/// Records the event of a changed number of replicas; none if the change is another.
+/// Records the event of a changed number of replicas, if the change is one.
 async fn record_scaled(writer: &Writer, about: &ObjectReference, set: &str, change: &Change) {
     let Some((from, to)) = change.scaled else {
         return;
@@ -255,7 +255,7 @@ async fn record_scaled(writer: &Writer, about: &ObjectReference, set: &str, chan
     record_event(writer, about, Severity::Normal, SCALING, message).await;
 }
 
-/// Raises `status.collisionCount`, by which the next hash of the template differs.
+/// Raises `status.collisionCount`, so that the next hash of the template differs.
 async fn increment_collision_count(
     writer: &Writer,
     key: &Key,
@@ -271,7 +271,7 @@ async fn increment_collision_count(
     patched.await.map(drop)
 }
 
-/// Sets the condition `Progressing` to false: the new ReplicaSet cannot be made.
+/// Sets the condition `Progressing` to false: the new ReplicaSet cannot be created.
 async fn set_not_progressing(
     writer: &Writer,
     key: &Key,
@@ -290,7 +290,7 @@ async fn set_not_progressing(
     patched.await.map(drop)
 }
 
-/// The Deployment of a pod, by the ReplicaSet between them.
+/// The Deployment of a pod, found through the pod's ReplicaSet.
 fn of_pod(sets: &Store<Kept<ReplicaSet>>, delta: &Delta<OwnedPod>) -> Option<Key> {
     let pod = delta.before.as_ref()?;
     let owner = pod

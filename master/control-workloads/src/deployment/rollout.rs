@@ -1,5 +1,5 @@
-//! The way from one ReplicaSet to the next. Pure: it counts with copies of the ReplicaSets, and
-//! each change to one is a step that the API is asked for.
+//! Plans the rollout from one ReplicaSet to the next (pure): it works on copies of the ReplicaSets,
+//! and each change of one becomes a step for the API.
 
 use super::Facts;
 use super::set::{Change, DESIRED, HASH, HISTORY, MOST, REVISION, Set, plain};
@@ -18,11 +18,11 @@ use jiff::{SignedDuration, Timestamp};
 use master_control::controller::Plan;
 use std::time::Duration;
 
-/// A deadline that means none (upstream: `math.MaxInt32`).
+/// The value of `progressDeadlineSeconds` that means no deadline (upstream: `math.MaxInt32`).
 const NO_LIMIT: i32 = i32::MAX;
 /// Longest list of former revisions, in bytes.
 const LONGEST_HISTORY: usize = 2000;
-/// Annotations of a Deployment that are not its ReplicaSets'.
+/// Annotations of a Deployment that are not copied to its ReplicaSets.
 const NOT_COPIED: [&str; 6] = [
     "kubectl.kubernetes.io/last-applied-configuration",
     REVISION,
@@ -32,24 +32,24 @@ const NOT_COPIED: [&str; 6] = [
     "deprecated.deployment.rollback.to",
 ];
 
-/// Something that is done to a Deployment or its ReplicaSets.
+/// A write for a Deployment or its ReplicaSets.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// A ReplicaSet gets the owner that its labels say.
+    /// Adopts or releases a ReplicaSet.
     Own(OwnerChange),
-    /// The ReplicaSet of the current template is made.
+    /// Creates the ReplicaSet of the current template.
     Create(Box<ReplicaSet>),
-    /// A ReplicaSet with this name and UID changes.
+    /// Changes a ReplicaSet with this name and UID.
     Change(String, String, Change),
-    /// A ReplicaSet with this name and UID is deleted.
+    /// Deletes a ReplicaSet with this name and UID.
     Delete(String, String),
-    /// The Deployment's revision is written on it.
+    /// Writes the Deployment's revision into its annotation.
     Revision(String),
-    /// Its status is written.
+    /// Writes the Deployment's status.
     Status(Status),
 }
 
-/// Whether all old pods end before the first new one begins.
+/// Whether the strategy is `Recreate`: all old pods end before the first new one is created.
 pub(super) fn is_recreated(deployment: &Deployment) -> bool {
     let strategy = deployment
         .spec
@@ -58,7 +58,7 @@ pub(super) fn is_recreated(deployment: &Deployment) -> bool {
     strategy.and_then(|strategy| strategy.type_.as_deref()) == Some("Recreate")
 }
 
-/// Time without progress after which a rollout is stuck; none where it never is.
+/// Time without progress after which a rollout counts as stuck; `None`: never.
 pub(super) fn deadline(deployment: &Deployment) -> Option<SignedDuration> {
     let seconds = deployment.spec.as_ref()?.progress_deadline_seconds?;
     (seconds != NO_LIMIT).then(|| SignedDuration::from_secs(i64::from(seconds)))
@@ -71,7 +71,7 @@ pub(super) struct Rollout<'a> {
     wanted: Wanted,
     surge: i32,
     sets: Vec<Set>,
-    /// Which of them is of the current template.
+    /// The index of the ReplicaSet with the current template.
     new: Option<usize>,
     status: Status,
     steps: Vec<Step>,
@@ -152,7 +152,7 @@ impl<'a> Rollout<'a> {
         Plan { actions, requeue }
     }
 
-    /// When the deadline of progress will have passed.
+    /// Time until the progress deadline has passed.
     fn deadline_left(&self) -> Option<Duration> {
         let deadline = self.wanted.deadline?;
         let Wanted {
@@ -168,7 +168,7 @@ impl<'a> Rollout<'a> {
         let left = due
             .duration_since(self.wanted.now)
             .max(SignedDuration::ZERO);
-        // The deadline has passed only a second after it, as times are written in seconds.
+        // One second more, as times are written in whole seconds.
         Duration::try_from(left + SignedDuration::from_secs(1)).ok()
     }
 
@@ -210,7 +210,7 @@ impl<'a> Rollout<'a> {
             .collect()
     }
 
-    /// Whether the number of replicas changed since the ReplicaSets were scaled.
+    /// Whether the Deployment's replicas changed since the ReplicaSets were scaled.
     fn is_scaled(&self) -> bool {
         let differs = |set: &Set| {
             let known = set.number(DESIRED);
@@ -219,8 +219,8 @@ impl<'a> Rollout<'a> {
         self.sets.iter().any(|set| set.replicas > 0 && differs(set))
     }
 
-    /// Changes a ReplicaSet's number of pods, and what it remembers of the Deployment's; whether
-    /// the number changed.
+    /// Changes a ReplicaSet's number of pods and its annotations with the Deployment's numbers;
+    /// returns whether the number of pods changed.
     fn scale_to(&mut self, at: usize, replicas: i32) -> bool {
         let marks = self.marks();
         let set = &mut self.sets[at];
@@ -236,7 +236,7 @@ impl<'a> Rollout<'a> {
             }
         }
         let scaled = change.scaled.is_some();
-        // One that is being made takes its numbers along.
+        // A ReplicaSet that is yet to be created gets its numbers with the creation.
         if !change.is_empty() && !set.uid.is_empty() {
             let step = Step::Change(set.name.clone(), set.uid.clone(), change);
             self.steps.push(step);
@@ -244,7 +244,7 @@ impl<'a> Rollout<'a> {
         scaled
     }
 
-    /// How many pods there may be.
+    /// The most pods that may be wanted: `replicas` plus `maxSurge`.
     fn most(&self) -> i32 {
         self.wanted.replicas.saturating_add(self.surge)
     }
@@ -257,7 +257,7 @@ impl<'a> Rollout<'a> {
         ]
     }
 
-    /// How many pods the current ReplicaSet is to have next.
+    /// The next number of pods of the current ReplicaSet.
     fn next(&self, current: i32) -> i32 {
         let replicas = self.wanted.replicas;
         if is_recreated(self.deployment) {
@@ -270,8 +270,8 @@ impl<'a> Rollout<'a> {
         current + room.min(replicas - current)
     }
 
-    /// Brings the current ReplicaSet's revision, annotations and seconds up to date, if it is
-    /// there.
+    /// Brings the current ReplicaSet's revision, annotations and `minReadySeconds` up to date, if
+    /// it exists.
     fn renew(&mut self) {
         let Some(at) = self.new else { return };
         let next = self.next_revision();
@@ -334,7 +334,7 @@ impl<'a> Rollout<'a> {
         own
     }
 
-    /// As [`Self::renew`]; where there is no ReplicaSet of the current template, it is made.
+    /// As [`Self::renew`]; creates the ReplicaSet of the current template if there is none.
     fn renew_or_create(&mut self) {
         if self.new.is_some() {
             return self.renew();
@@ -415,7 +415,7 @@ impl<'a> Rollout<'a> {
         }
     }
 
-    /// Takes pods from old ReplicaSets, as many as may be missing; whether any went.
+    /// Scales old ReplicaSets down, as far as `maxUnavailable` allows; returns whether it did.
     fn shrink(&mut self, new: usize) -> bool {
         let old: Vec<usize> = self.active().filter(|at| *at != new).collect();
         if old.is_empty() {
@@ -427,7 +427,7 @@ impl<'a> Rollout<'a> {
         if room <= 0 {
             return false;
         }
-        // Pods that don't work go first: their end costs nothing.
+        // Unavailable pods go first: deleting them costs no availability.
         let mut gone = 0;
         for at in old.iter().copied() {
             let take = self.sets[at].broken().min(room - gone);
@@ -494,8 +494,8 @@ impl<'a> Rollout<'a> {
         }
     }
 
-    /// Spreads a changed number of replicas over the ReplicaSets: all to the only active one, else
-    /// to each in proportion to its size.
+    /// Distributes a changed number of replicas over the ReplicaSets: all to the only active one,
+    /// else to each in proportion to its size.
     fn scale(&mut self) {
         let active: Vec<usize> = self.active().collect();
         let only = match active.as_slice() {
@@ -505,8 +505,8 @@ impl<'a> Rollout<'a> {
         };
         let replicas = self.wanted.replicas;
         if let Some(only) = only {
-            // Also where it has that many: what it remembers of the Deployment's replicas must
-            // follow, or each plan from now on is one of scaling and the rollout never goes on.
+            // Also if it has that many: its annotation with the Deployment's replicas must follow.
+            // Otherwise each later plan would be a scaling, and the rollout would never continue.
             self.scale_to(only, replicas);
             return;
         }
@@ -533,8 +533,8 @@ impl<'a> Rollout<'a> {
         let allowed = if replicas > 0 { self.most() } else { 0 };
         let total = sum(active.iter().map(|at| self.sets[*at].replicas));
         let add = allowed - total;
-        // The largest first; of two equal ones the newer grows first and the older shrinks first
-        // (they are in order of age).
+        // The largest first; of two equal ones the newer grows first, and the older shrinks first.
+        // `active` is in order of age.
         active.sort_by_key(|at| {
             let age = i64::try_from(*at).unwrap_or_default();
             (-self.sets[*at].replicas, if add > 0 { -age } else { age })
@@ -561,7 +561,7 @@ impl<'a> Rollout<'a> {
         }
     }
 
-    /// By how much a ReplicaSet grows or shrinks if it keeps its share of all.
+    /// By how much a ReplicaSet grows or shrinks to keep its proportion.
     fn share(&self, set: &Set) -> i32 {
         if self.wanted.replicas == 0 {
             return -set.replicas;
@@ -578,7 +578,7 @@ impl<'a> Rollout<'a> {
     }
 }
 
-/// The list of former revisions with one more, without the oldest where it becomes too long.
+/// The list of former revisions with one more; drops the oldest if it becomes too long.
 fn history(known: Option<&String>, former: &str) -> String {
     let mut all: Vec<&str> = known.iter().flat_map(|known| known.split(',')).collect();
     all.retain(|one| !one.is_empty());

@@ -1,4 +1,4 @@
-//! A ReplicaSet as a Deployment's plan counts with it.
+//! The parts of a ReplicaSet that a Deployment's plan uses.
 
 use crate::workload::condition::Condition;
 use crate::workload::kept::{Labels, is_leaving};
@@ -7,15 +7,15 @@ use config_kube::k8s_openapi::api::core::v1::PodTemplateSpec;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-/// The label by which ReplicaSets and pods of one template are known.
+/// The label with the hash of the template, on ReplicaSets and pods.
 pub(super) const HASH: &str = "pod-template-hash";
 /// The number of a rollout, on the Deployment and on its ReplicaSets.
 pub(super) const REVISION: &str = "deployment.kubernetes.io/revision";
-/// Numbers that a ReplicaSet had before it became current again.
+/// Earlier revisions of a ReplicaSet that became current again.
 pub(super) const HISTORY: &str = "deployment.kubernetes.io/revision-history";
-/// The Deployment's replicas as the ReplicaSet was scaled last.
+/// The Deployment's replicas when the ReplicaSet was last scaled.
 pub(super) const DESIRED: &str = "deployment.kubernetes.io/desired-replicas";
-/// The most pods that the Deployment may have as the ReplicaSet was scaled last.
+/// The most pods that the Deployment was allowed when the ReplicaSet was last scaled.
 pub(super) const MOST: &str = "deployment.kubernetes.io/max-replicas";
 
 /// A ReplicaSet.
@@ -26,17 +26,17 @@ pub struct Set {
     pub name: String,
     /// UID; empty for one that is being planned.
     pub uid: String,
-    /// When it came.
+    /// Creation time.
     pub created: Option<Timestamp>,
     /// Whether it is being deleted.
     pub leaving: bool,
     /// Whether its template is the Deployment's.
     pub is_current: bool,
-    /// Whether its controller has seen all of its spec.
+    /// Whether its status is of its present generation.
     pub observed: bool,
-    /// Pods that it is to have.
+    /// `spec.replicas`.
     pub replicas: i32,
-    /// Seconds for which a pod must be ready.
+    /// `spec.minReadySeconds`.
     pub least_ready: i32,
     /// Pods that it has.
     pub actual: i32,
@@ -46,11 +46,11 @@ pub struct Set {
     pub available: i32,
     /// Pods that are being deleted.
     pub terminating: i32,
-    /// Why it can't make or end pods.
+    /// Why it can't create or delete pods.
     pub failure: Option<Condition>,
     /// Annotations.
     pub annotations: Labels,
-    /// Whether it has pods that have not ended; read only where the Deployment is recreated.
+    /// Whether it has pods that have not ended; set only with the strategy `Recreate`.
     pub runs: bool,
 }
 
@@ -92,9 +92,8 @@ impl Set {
         }
     }
 
-    /// Pods that serve and that nothing takes any more: its status may count pods that its
-    /// controller is about to end, as it is to have fewer by now, or has ended for a number that it
-    /// had in between.
+    /// Available pods that are certain to stay. The status may also count pods that the ReplicaSet
+    /// controller is about to delete for a smaller number of replicas, or has just deleted.
     pub fn serving(&self) -> i32 {
         if self.observed {
             self.available.min(self.replicas)
@@ -103,7 +102,7 @@ impl Set {
         }
     }
 
-    /// Pods that don't serve, as far as its controller has looked.
+    /// Pods that are not available, by the last status.
     pub fn broken(&self) -> i32 {
         if self.observed {
             self.replicas.saturating_sub(self.serving())
@@ -112,7 +111,7 @@ impl Set {
         }
     }
 
-    /// The number of the rollout that it was made for, or was made current by.
+    /// The revision that created it or made it current again.
     pub fn revision(&self) -> i64 {
         self.number(REVISION).unwrap_or_default()
     }
@@ -123,8 +122,7 @@ impl Set {
     }
 }
 
-/// A template without the label that is added to it, so that templates are compared by what people
-/// wrote.
+/// A template without the added hash label, so that templates are compared as people wrote them.
 pub(super) fn plain(template: &PodTemplateSpec) -> PodTemplateSpec {
     let mut template = template.clone();
     if let Some(meta) = &mut template.metadata {
@@ -138,12 +136,12 @@ pub(super) fn plain(template: &PodTemplateSpec) -> PodTemplateSpec {
     template
 }
 
-/// What changes about a ReplicaSet.
+/// A change of a ReplicaSet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Change {
-    /// From how many pods to how many.
+    /// The number of replicas before and after.
     pub scaled: Option<(i32, i32)>,
-    /// Seconds for which a pod must be ready.
+    /// `spec.minReadySeconds`.
     pub least_ready: Option<i32>,
     /// Annotations that differ.
     pub annotations: Labels,

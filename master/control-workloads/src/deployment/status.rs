@@ -1,4 +1,4 @@
-//! What a Deployment's status says, and when a rollout counts as stuck.
+//! Computes a Deployment's status, and whether its rollout is stuck.
 
 use super::set::Set;
 use crate::workload::amount::sum;
@@ -22,7 +22,7 @@ pub(super) const CREATED: &str = "NewReplicaSetCreated";
 /// A Deployment's status.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Generation that this is of.
+    /// `observedGeneration`.
     pub observed: i64,
     /// Pods of all ReplicaSets.
     pub replicas: i32,
@@ -36,14 +36,14 @@ pub struct Status {
     pub unavailable: i32,
     /// Pods that are being deleted.
     pub terminating: Option<i32>,
-    /// Templates that had the hash of another.
+    /// Number of hash collisions.
     pub collisions: Option<i32>,
     /// Conditions.
     pub conditions: Vec<Condition>,
 }
 
 impl Status {
-    /// The status as it is written.
+    /// The status as stored.
     pub fn of(deployment: &Deployment) -> Self {
         let status = deployment.status.clone().unwrap_or_default();
         let conditions = status.conditions.unwrap_or_default().into_iter();
@@ -70,7 +70,7 @@ impl Status {
         }
     }
 
-    /// As a merge patch; numbers that may be left out are left out at nought, as upstream does.
+    /// As a merge patch. Optional numbers are omitted if they are 0, as upstream does.
     pub(super) fn json(&self) -> Value {
         let number = |number: i32| (number != 0).then_some(number);
         let conditions = self.conditions.iter();
@@ -98,7 +98,7 @@ impl Status {
             && self.observed >= generation
     }
 
-    /// Whether this is nearer to the end than what was before.
+    /// Whether the rollout has come further than in the status before.
     fn has_progressed(&self, before: &Self) -> bool {
         self.updated > before.updated
             || self.replicas.saturating_sub(self.updated)
@@ -107,7 +107,7 @@ impl Status {
             || self.available > before.available
     }
 
-    /// Counts pods, and says whether enough are available.
+    /// Counts pods, and sets the condition `Available`.
     pub(super) fn count(&mut self, all: &[Set], new: Option<&Set>, wanted: &Wanted) {
         let sum = |number: fn(&Set) -> i32| sum(all.iter().map(number));
         self.observed = wanted.generation;
@@ -136,7 +136,7 @@ impl Status {
         condition::set(&mut self.conditions, condition);
     }
 
-    /// Says how the rollout goes, by what it was before.
+    /// Sets the condition `Progressing`, by comparison with the status before.
     pub(super) fn judge(&mut self, before: &Self, new: Option<&Set>, wanted: &Wanted) {
         let Some(deadline) = wanted.deadline else {
             condition::unset(&mut self.conditions, PROGRESSING);
@@ -166,7 +166,7 @@ impl Status {
             if let Some(current) = current.filter(|current| current.status == "True") {
                 going.since = current.since;
             }
-            // Also if the condition is the same: the deadline counts from its last update.
+            // Removed first, so that its update time changes: the deadline counts from that.
             condition::unset(&mut self.conditions, PROGRESSING);
             condition::set(&mut self.conditions, going);
         } else if current.is_some_and(|current| has_timed_out(&current, deadline, wanted.now)) {
@@ -175,7 +175,7 @@ impl Status {
         }
     }
 
-    /// Says what keeps a ReplicaSet from making pods.
+    /// Sets the condition `ReplicaFailure` to why a ReplicaSet cannot create or delete pods.
     pub(super) fn blame(&mut self, all: &[Set], new: Option<&Set>, now: Timestamp) {
         let own = new.and_then(|new| new.failure.as_ref());
         let failure = own.or_else(|| all.iter().find_map(|set| set.failure.as_ref()));
@@ -190,13 +190,13 @@ impl Status {
     }
 }
 
-/// What a status is compared with.
+/// The specification that a status is compared with.
 #[derive(Debug, Clone)]
 pub(super) struct Wanted {
     pub(super) name: String,
     pub(super) generation: i64,
     pub(super) replicas: i32,
-    /// Pods that may be missing.
+    /// `maxUnavailable` as a number.
     pub(super) may_miss: i32,
     /// Time without progress after which a rollout is stuck.
     pub(super) deadline: Option<SignedDuration>,
