@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 /// Indexes, in order.
 pub type Indexes = BTreeSet<i32>;
 
-/// Reads a list; what is no index below `completions` is left out.
+/// Reads a list; entries that are not an index below `completions` are left out.
 pub(super) fn parse(list: &str, completions: i32) -> Indexes {
     let mut all = Indexes::new();
     for part in list.split(',').filter(|part| !part.is_empty()) {
@@ -32,7 +32,7 @@ pub(super) fn text(indexes: &Indexes) -> String {
         if !text.is_empty() {
             text.push(',');
         }
-        // Writing to a text cannot fail.
+        // Writing to a String cannot fail.
         let _written = match last - first {
             0 => write!(text, "{first}"),
             1 => write!(text, "{first},{last}"),

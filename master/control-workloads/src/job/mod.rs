@@ -1,15 +1,15 @@
-//! Jobs: pods that run to their end, counted exactly once.
+//! The Job controllers: run pods to completion and count each exactly once.
 //!
-//! - `plan`: which pods are made, ended and counted; pure
-//! - `pod`: what its pods are made of
+//! - `plan`: which pods are created, deleted and counted; pure
+//! - `pod`: builds its pods
 //! - `policy`: failure and success policies
 //! - `indexes`: completion indexes
 //! - `status`: the status
 //!
-//! Guarantee: a pod that ended is counted once, whenever this process stops. Its pods hold a
-//! finalizer; the UID of one that ended is written into the status first, then the finalizer goes,
-//! then the UID becomes a count (KEP-2307). A pod that still runs when its Job is being deleted
-//! loses the finalizer and is never counted, as upstream's.
+//! Guarantee: a pod that ended is counted once, whenever this process stops. Its pods have a
+//! finalizer; the UID of one that ended is written into the status first, then the finalizer is
+//! removed, then the UID becomes a count (KEP-2307). As upstream, a pod that still runs when its
+//! Job is being deleted loses the finalizer and is never counted.
 
 mod indexes;
 mod plan;
@@ -38,9 +38,9 @@ use master_control::writer::Writer;
 use serde_json::json;
 use std::sync::Arc;
 
-/// The controller that a Job names where it means this one.
+/// The value of `spec.managedBy` for this controller.
 const MANAGER: &str = "kubernetes.io/job-controller";
-/// Pods whose finalizers go at once.
+/// Finalizers that are removed concurrently.
 const AT_ONCE: usize = 32;
 
 /// The controller. Its keys are Jobs.
@@ -64,7 +64,7 @@ pub struct Facts {
     pub pods: Entries<OwnedPod>,
     /// Pods that it adopts or releases.
     pub owner_changes: Vec<OwnerChange>,
-    /// Whether its last pods could not be made.
+    /// Whether creating its last pods failed.
     pub failing: bool,
 }
 
@@ -99,7 +99,8 @@ impl Controller for Jobs {
     }
 
     fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
-        // Before the object, which may change in between: a newer version would hide that.
+        // Read before the object: if that changes in between, the write must fail with the older
+        // version.
         let version = self.all.revision(key);
         let Some(job) = self.all.get(key) else {
             self.failures.forget(key);
@@ -113,7 +114,8 @@ impl Controller for Jobs {
             .pods
             .of(job.metadata.uid.as_deref().unwrap_or_default());
         let wants = |_: &Key, pod: &OwnedPod| job.wants(&pod.labels);
-        // A finished Job takes no pod, so that one without its owner outlives it (upstream).
+        // A finished Job adopts no pods, so that a pod whose owner was removed outlives it
+        // (upstream).
         let owner_changes = if Status::of(&job).is_finished() {
             Vec::new()
         } else {
@@ -148,8 +150,8 @@ impl Controller for Jobs {
                 if let OwnerChange::Release(pod, id) = &change {
                     untrack(writer, pod, id).await?;
                 }
-                // Another controller frees a pod while it has no owner, and one without the
-                // finalizer would never be counted.
+                // The finalizer is added with the owner: `OrphanPods` removes it from pods without
+                // an owner, and a pod without it would never be counted.
                 change
                     .carry_out_with::<Job, Pod>(writer, &owner, &[JOB_TRACKING])
                     .await
@@ -162,7 +164,7 @@ impl Controller for Jobs {
                 self.failures.note(&key, "FailedCreate", made)
             }
             Step::Delete(pods) => {
-                // Such pods count as nothing.
+                // Without the finalizer these pods do not count.
                 untrack_all(writer, &pods).await?;
                 make::delete(writer, &about, &pods).await
             }
@@ -173,8 +175,8 @@ impl Controller for Jobs {
                 Ok(())
             }
             Step::Status { status, version } => {
-                // The list of conditions is written as a whole: by the version, one that somebody
-                // has added meanwhile stays.
+                // The list of conditions is written as a whole: the version protects a condition
+                // that somebody has added meanwhile.
                 let version = version.map(|version| version.to_string());
                 let patch = json!({"metadata": {"uid": uid, "resourceVersion": version},
                     "status": status.json()});
@@ -196,7 +198,7 @@ async fn untrack_all(writer: &Writer, pods: &[PodId]) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Takes the finalizer from a pod: it is counted, or will never be. A pod that is gone has none.
+/// Removes the finalizer from a pod that is counted, or never will be. A missing pod is no error.
 async fn untrack(writer: &Writer, pod: &Key, uid: &str) -> Result<(), ApiError> {
     let patch =
         json!({"metadata": {"uid": uid, "$deleteFromPrimitiveList/finalizers": [JOB_TRACKING]}});
@@ -206,8 +208,8 @@ async fn untrack(writer: &Writer, pod: &Key, uid: &str) -> Result<(), ApiError> 
     }
 }
 
-/// Takes the finalizer from orphan pods: their Job is gone, or they have no controller, so that no
-/// Job will ever count them. Its keys are pods.
+/// The controller that removes the finalizer from orphan pods: their Job is deleted, or they have
+/// no controller, so that no Job will ever count them. Its keys are pods.
 #[derive(Debug)]
 pub struct OrphanPods {
     pods: Store<OwnedPod>,
@@ -263,8 +265,7 @@ impl Controller for OrphanPods {
 
     async fn carry_out(&self, orphan: PodId, writer: &Writer) -> Result<(), ApiError> {
         let PodId { key, uid } = orphan;
-        // Past all caches: a Job that is younger than the picture may want it. Its owner is asked
-        // for by the pod as it is.
+        // Read from the API: a Job that the stores do not show yet may own the pod.
         let pod: Option<Pod> = writer.client().get_opt(key.namespace(), &key.name).await?;
         let Some(pod) = pod else { return Ok(()) };
         if let Some(owner) = crate::workload::kept::controller(&pod.metadata)
@@ -282,7 +283,8 @@ impl Controller for OrphanPods {
     }
 }
 
-/// Deletes finished Jobs after the time that they say. Its keys are Jobs.
+/// The controller that deletes finished Jobs after their `ttlSecondsAfterFinished`. Its keys are
+/// Jobs.
 #[derive(Debug)]
 pub struct JobTtl {
     jobs: Store<Kept<Job>>,
@@ -338,7 +340,7 @@ impl Controller for JobTtl {
 
     async fn carry_out(&self, job: JobId, writer: &Writer) -> Result<(), ApiError> {
         let JobId { key, uid } = job;
-        // Past all caches: the time may have been changed a moment ago.
+        // Read from the API: the time may have been changed a moment ago.
         let known: Option<Job> = writer.client().get_opt(key.namespace(), &key.name).await?;
         let due = known.and_then(|job| expiry(&job));
         if due.is_none_or(|due| due > writer.client().now()) {
@@ -352,7 +354,7 @@ impl Controller for JobTtl {
     }
 }
 
-/// When a Job is to go; none where it is not finished, says no time, or goes already.
+/// When a Job expires; `None` if it is not finished, has no TTL, or is being deleted already.
 fn expiry(job: &Job) -> Option<jiff::Timestamp> {
     let seconds = job.spec.as_ref()?.ttl_seconds_after_finished?;
     let ended = finished(job).filter(|_| !is_leaving(&job.metadata))?;
@@ -360,7 +362,7 @@ fn expiry(job: &Job) -> Option<jiff::Timestamp> {
     Some(later(ended, wait))
 }
 
-/// How bad an event of a finished Job is.
+/// The type of the event of a finished Job.
 pub(crate) const fn severity(complete: bool) -> Severity {
     if complete {
         Severity::Normal

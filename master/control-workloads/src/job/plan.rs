@@ -29,19 +29,19 @@ const MOST_UNCOUNTED: usize = 500;
 /// A step of the plan.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// A pod is adopted or released, by its labels.
+    /// Adopts or releases a pod.
     Own(OwnerChange),
-    /// Pods are made.
+    /// Creates pods.
     Create(Vec<New>),
-    /// Pods are ended, and count as nothing.
+    /// Deletes pods, which do not count.
     Delete(Vec<PodId>),
-    /// Pods are ended, and count as failures when they have.
+    /// Deletes pods, which count as failures once they have ended.
     End(Vec<PodId>),
-    /// The Job's finalizer is removed from pods that are counted, or that never will be.
+    /// Removes the Job's finalizer from pods that are counted, or never will be.
     Untrack(Vec<PodId>),
     /// An event about the Job.
     Event(Severity, &'static str, String),
-    /// The status is written, if the Job is still at this resource version.
+    /// Writes the status, if the Job is still at this resource version.
     Status {
         /// The status.
         status: Box<Status>,
@@ -67,14 +67,13 @@ type Owned = (Arc<Key>, Arc<OwnedPod>);
 struct Work<'a> {
     spec: &'a JobSpec,
     pods: &'a [Owned],
-    /// Whether the Job is being deleted: it is followed, but makes no pod.
+    /// Whether the Job is being deleted: its pods are counted, but none are created.
     leaving: bool,
     now: Timestamp,
     status: Status,
     completed: Indexes,
     failed: Indexes,
-    /// Pods whose finalizers are removed once the status, which counts them if they count, is
-    /// written.
+    /// Pods whose finalizers are removed after the status is written.
     counted: Vec<PodId>,
     /// By index, the failed pod that keeps its finalizer until its successor exists: its
     /// annotations have the index's failures.
@@ -123,8 +122,8 @@ pub(super) fn plan(facts: &Facts, now: Timestamp) -> Plan<Step> {
     };
     work.count();
     if !work.is_suspended() {
-        // Also where its pods ended before any status was written: the API takes no end without a
-        // beginning.
+        // Also if its pods ended before any status was written: the API requires a start time with
+        // each completion time.
         work.status.started.get_or_insert(second(now));
     }
     match work.end(&before) {
@@ -152,7 +151,7 @@ impl Work<'_> {
         self.spec.completion_mode.as_deref() == Some("Indexed")
     }
 
-    /// Whether a pod is replaced only when it has ended, and not while it is being deleted.
+    /// Whether a pod is replaced only when it has ended, and not already when it is being deleted.
     fn waits_for_ends(&self) -> bool {
         self.spec.pod_replacement_policy.as_deref() == Some("Failed")
             || self.spec.pod_failure_policy.is_some()
@@ -180,7 +179,8 @@ impl Work<'_> {
         active.map(|(key, pod)| PodId::of(key, pod)).collect()
     }
 
-    /// Turns pods that ended into UIDs, and UIDs whose pods are free into counts.
+    /// Adds the UIDs of pods that ended to `uncountedTerminatedPods`, and turns UIDs whose pods
+    /// have lost the finalizer into counts.
     fn count(&mut self) {
         let tracked = self.pods.iter().filter(|(_, pod)| is_tracked(pod));
         let tracked: BTreeSet<&str> = tracked.map(|(_, pod)| pod.uid.as_str()).collect();
@@ -217,7 +217,7 @@ impl Work<'_> {
 
     fn succeeded(&mut self, owned: &Owned) {
         if self.is_indexed() {
-            // The index itself says that it was counted.
+            // `completedIndexes` shows that it is counted.
             self.completed.extend(self.index(&owned.1));
             self.counted.push(PodId::of(&owned.0, &owned.1));
         } else if self.has_room() {
@@ -231,7 +231,7 @@ impl Work<'_> {
         succeeded.len() + failed.len() < MOST_UNCOUNTED
     }
 
-    /// What a failed pod means for its index, where failures are followed by index.
+    /// Notes what a failed pod means for its index, if the Job has `backoffLimitPerIndex`.
     fn fail_index(&mut self, owned: &Owned) {
         let pod = &owned.1;
         let Some((limit, index)) = self.spec.backoff_limit_per_index.zip(self.index(pod)) else {
@@ -265,8 +265,8 @@ impl Work<'_> {
         }
     }
 
-    /// The last failed pod of an index that goes on keeps its finalizer until its successor is
-    /// there; in a Job that is being deleted none comes.
+    /// The last failed pod of an index that is retried keeps its finalizer until its successor
+    /// exists; in a Job that is being deleted there is no successor.
     fn wait_for_successors(&mut self) {
         let active: BTreeSet<i32> = self
             .active()
@@ -294,7 +294,7 @@ impl Work<'_> {
         self.status.succeeded.saturating_add(uncounted)
     }
 
-    /// Whether and how the Job ends. What was decided before stands.
+    /// Whether and how the Job ends. An earlier decision is kept.
     fn end(&mut self, before: &Status) -> Option<End> {
         let end = |complete, reason: &str, message: &str| {
             Some(End {
@@ -355,7 +355,7 @@ impl Work<'_> {
         None
     }
 
-    /// Restarts inside of pods count where pods are not replaced.
+    /// Container restarts count as failures if pods are restarted in place (`OnFailure`).
     fn restarted_too_often(&self, limit: i32) -> bool {
         let spec = self.spec.template.spec.as_ref();
         if spec.and_then(|spec| spec.restart_policy.as_deref()) != Some("OnFailure") {
@@ -401,7 +401,7 @@ impl Work<'_> {
         condition::set(&mut self.status.conditions, condition);
     }
 
-    /// Ends what still runs; when all has ended and is counted, the Job is finished.
+    /// Deletes active pods; finishes the Job once all pods have ended and are counted.
     fn finish(&mut self, end: &End) {
         let interim = if end.complete {
             CRITERIA_MET
@@ -422,7 +422,7 @@ impl Work<'_> {
             self.steps.push(Step::End(active));
         } else if !held && self.status.uncounted.is_empty() {
             let (kind, reason, message) = if end.complete {
-                // Clocks are set back now and then; the API takes no end before the beginning.
+                // The clock may have been set back: the API refuses a completion before the start.
                 self.status.completed = Some(second(self.now)).max(self.status.started);
                 (COMPLETE, "Completed", "Job completed")
             } else {
@@ -439,8 +439,8 @@ impl Work<'_> {
         }
     }
 
-    /// Frees the pods that have not ended of a Job that is being deleted, as upstream does: they
-    /// count as nothing. A Job that ends by its rules ends them, and counts them when they have.
+    /// Removes the finalizer from the running pods of a Job that is being deleted, as upstream
+    /// does: they do not count.
     fn free(&mut self) {
         let active = self.active_ids();
         self.status.active = number(active.len());
@@ -452,14 +452,14 @@ impl Work<'_> {
         }
     }
 
-    /// Makes and ends pods.
+    /// Creates and deletes pods, or suspends the Job.
     fn go_on(&mut self) {
         let suspended = self.is_suspended();
         let was = find(&self.status.conditions, SUSPENDED).is_some_and(|one| one.status == "True");
         if suspended {
             let active = self.active_ids();
             self.status.active = 0;
-            // Its time limit counts from the next beginning.
+            // Its deadline counts from the resumption.
             self.status.started = None;
             if !active.is_empty() {
                 self.steps.push(Step::Delete(active));
@@ -530,8 +530,8 @@ impl Work<'_> {
         }
     }
 
-    /// Active pods that go: those of indexes that need none or have another, then as many as are
-    /// too many.
+    /// Active pods to delete: first those of indexes that need none or have another, then others up
+    /// to `least`.
     fn spare(&self, active: &[Owned], least: usize) -> Vec<PodId> {
         let mut sorted: Vec<&Owned> = active.iter().collect();
         let crowd = Crowd::new();
@@ -539,7 +539,8 @@ impl Work<'_> {
         let mut gone = Vec::new();
         if self.is_indexed() {
             let mut seen = BTreeSet::new();
-            // The last in the order is the last to go: it is the one that stays.
+            // Reversed, so that of several pods of an index the one that would be deleted last
+            // stays.
             sorted.reverse();
             let (needed, spare): (Vec<_>, Vec<_>) = sorted.into_iter().partition(|(_, pod)| {
                 self.index(pod).is_some_and(|index| {
@@ -558,7 +559,7 @@ impl Work<'_> {
         gone.map(|(key, pod)| PodId::of(key, pod)).collect()
     }
 
-    /// The first indexes that have no pod, with what their pods are to know of failures.
+    /// The first indexes without a pod, with the failures that their new pods record.
     fn pending(&mut self, most: usize) -> Vec<New> {
         let going = self.waits_for_ends();
         let taken: Indexes = self
@@ -616,7 +617,7 @@ impl Work<'_> {
         self.left(failures.len(), *failures.iter().max()?)
     }
 
-    /// How long an index still waits for its next pod; `pod` is the last of it that failed.
+    /// How long an index still waits for its next pod; `pod` is its last failed one.
     fn backoff_of(&self, pod: &OwnedPod) -> Option<SignedDuration> {
         let known = part(pod);
         let before = known.failures.saturating_add(known.ignored);
@@ -633,8 +634,8 @@ impl Work<'_> {
         (left > SignedDuration::ZERO).then_some(left)
     }
 
-    /// The steps in their order: the status before the finalizers go, so that nothing is counted
-    /// twice or never.
+    /// The steps in order: the status is written before finalizers are removed, so that no pod is
+    /// counted twice or never.
     fn close(mut self, before: &Status, facts: &Facts) -> Plan<Step> {
         let ready = self
             .pods
@@ -653,8 +654,8 @@ impl Work<'_> {
             .iter()
             .any(|step| matches!(step, Step::Create(_)));
         let mut steps = self.steps;
-        // The status counts the new pods, so it is written after them; but while they can't be
-        // made it is written first, so that the rest of it is reported.
+        // The status counts the new pods, so it is written after them. If creating pods failed
+        // before, it is written first, so that the rest of it is reported.
         let mut actions: Vec<Step> = Vec::new();
         if created && !facts.failing && self.counted.is_empty() {
             actions.append(&mut steps);

@@ -1,4 +1,4 @@
-//! The pods of Jobs.
+//! Builds the pods of Jobs.
 
 use super::plan::New;
 use crate::workload::make;
@@ -10,8 +10,8 @@ use config_kube::k8s_openapi::api::core::v1::{
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use master_client::Key;
 
-/// Annotation, label and variable by which a pod knows its index, and what it knows of failures
-/// before it.
+/// The names under which a pod has its index (annotation, label and variable), and the annotations
+/// with the failures before it.
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 const INDEX_VARIABLE: &str = "JOB_COMPLETION_INDEX";
 const FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";

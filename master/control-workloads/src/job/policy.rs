@@ -1,4 +1,4 @@
-//! What a Job says about failed pods, and about when it has succeeded early.
+//! The pod failure policy and the success policy of a Job.
 
 use super::indexes::{Indexes, parse};
 use crate::workload::pod::OwnedPod;
@@ -7,12 +7,12 @@ use config_kube::k8s_openapi::api::batch::v1::{
 };
 use master_client::Key;
 
-/// What a failed pod does to its Job.
+/// The effect of a failed pod on its Job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// It counts as a failure.
     Count,
-    /// It counts as nothing.
+    /// It does not count.
     Ignore,
     /// Its index has failed.
     FailIndex,
@@ -43,7 +43,7 @@ pub fn judge(spec: &JobSpec, key: &Key, pod: &OwnedPod) -> Verdict {
     Verdict::Count
 }
 
-/// What about a pod matches a rule.
+/// Whether a rule matches a pod: the matching part, as text.
 fn matched(rule: &PodFailurePolicyRule, key: &Key, pod: &OwnedPod) -> Option<String> {
     let part = pod.job.as_deref()?;
     if let Some(codes) = &rule.on_exit_codes {
@@ -67,7 +67,7 @@ fn matched(rule: &PodFailurePolicyRule, key: &Key, pod: &OwnedPod) -> Option<Str
     Some(format!("Pod {key} has condition {}", first.type_))
 }
 
-/// A code of success matches nothing.
+/// Whether the requirement matches an exit code; 0 never matches.
 fn is_among(codes: &PodFailurePolicyOnExitCodesRequirement, code: i32) -> bool {
     let listed = codes.values.contains(&code);
     code != 0

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 pub(super) const COMPLETE: &str = "Complete";
 pub(super) const FAILED: &str = "Failed";
 pub(super) const SUSPENDED: &str = "Suspended";
-/// It will fail or complete as soon as all its pods have ended and are counted.
+/// Conditions of a Job that will fail or complete once all its pods have ended and are counted.
 pub(super) const FAILURE_TARGET: &str = "FailureTarget";
 pub(super) const CRITERIA_MET: &str = "SuccessCriteriaMet";
 
@@ -30,11 +30,11 @@ pub struct Status {
     pub completed_indexes: String,
     /// Indexes that failed, as a list; none where they are not followed.
     pub failed_indexes: Option<String>,
-    /// Pods that ended and are counted as soon as their finalizer is gone.
+    /// Pods that ended and are counted once their finalizer is removed.
     pub uncounted: Uncounted,
-    /// When it began, or was resumed.
+    /// When it was started or resumed.
     pub started: Option<Timestamp>,
-    /// When it was complete.
+    /// When it completed.
     pub completed: Option<Timestamp>,
     /// Conditions.
     pub conditions: Vec<Condition>,
@@ -62,7 +62,7 @@ impl Uncounted {
 }
 
 impl Status {
-    /// The status as it is written.
+    /// The status as stored.
     pub fn of(job: &Job) -> Self {
         let status = job.status.clone().unwrap_or_default();
         let uncounted = status.uncounted_terminated_pods.unwrap_or_default();

@@ -1,6 +1,6 @@
-//! The owners of the PersistentVolumeClaims of a StatefulSet's pods. By
+//! Sets the owners of the PersistentVolumeClaims of a StatefulSet's pods. By
 //! `persistentVolumeClaimRetentionPolicy` the owner is the StatefulSet, the pod that is scaled
-//! away, or none; a claim is deleted with its owner.
+//! down, or none; a claim is deleted with its owner.
 
 use config_kube::k8s_openapi::api::apps::v1::StatefulSetSpec;
 use config_kube::k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -9,12 +9,12 @@ use master_client::View;
 use master_control::views::uid;
 use serde_json::{Value, json};
 
-/// A claim as its StatefulSet sees it.
+/// The parts of a claim that its StatefulSet needs.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct OwnedClaim {
     /// UID.
     pub uid: String,
-    /// Who owns it.
+    /// Its owner references.
     pub owners: Vec<OwnerReference>,
 }
 
@@ -38,9 +38,9 @@ pub struct Owners {
     pub uid: String,
     /// The owner that it gets.
     pub add: Option<OwnerReference>,
-    /// The UIDs of those that it loses.
+    /// The UIDs of the owners that it loses.
     pub remove: Vec<String>,
-    /// The UIDs of those that it has then. One that it gets comes last, as upstream's controller
+    /// The UIDs of its owners after the change. A new one comes last, as upstream's controller
     /// appends it.
     pub order: Vec<String>,
 }
@@ -53,13 +53,14 @@ impl Owners {
         let added = self.add.iter().map(|owner| json!(owner));
         let references: Vec<Value> = removed.chain(added).collect();
         let order = self.order.iter().map(|uid| json!({"uid": uid}));
-        // A merge puts what is new in a list before what it has, unless the patch says the order.
+        // A strategic merge puts new elements before the existing ones, unless the patch has the
+        // order.
         json!({"metadata": {"uid": self.uid, "ownerReferences": references,
             "$setElementOrder/ownerReferences": order.collect::<Vec<Value>>()}})
     }
 }
 
-/// When claims go by themselves.
+/// When claims are deleted automatically.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Policy {
     /// With their StatefulSet.
@@ -79,9 +80,9 @@ impl Policy {
     }
 }
 
-/// What must change about a claim of a pod, whose place is wanted no longer if it is `spare`.
-/// Claims with an earlier StatefulSet or pod of the name are left to garbage collection, and no
-/// owner is put beside another controller.
+/// The change of the owners of a pod's claim. `spare`: the pod's ordinal is no longer wanted.
+/// Claims that an earlier StatefulSet or pod of the name owns are left to garbage collection, and
+/// no owner is added beside another controller.
 pub(super) fn change(
     name: &str,
     claim: &OwnedClaim,
@@ -181,7 +182,7 @@ mod tests {
 
     #[test]
     fn claims_belong_to_whom_the_policy_names() {
-        // Whether claims go with the StatefulSet, with a spare pod, whether this pod is spare: the
+        // Delete with the StatefulSet, delete when scaled down, whether this pod is spare: the
         // owner (upstream's table).
         let table = [
             (false, false, false, None),

@@ -5,7 +5,7 @@ use config_kube::k8s_openapi::api::core::v1::ObjectReference;
 use master_client::{ApiError, Severity};
 use master_control::writer::Writer;
 
-/// What was done.
+/// The action that an event is about.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Verb {
     Create,

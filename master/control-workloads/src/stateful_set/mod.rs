@@ -1,11 +1,12 @@
-//! StatefulSets: pods with a name and a place in the order, each with its own volume claims.
+//! The StatefulSet controller: keeps pods with stable names and ordinals, each with its own volume
+//! claims. A *place* is an ordinal.
 //!
 //! - `plan`: the actions, in order; pure
 //! - `pod`: a pod and its claims
 //! - `claims`: who owns the claims; pure
 //! - `events`: the events about it
 //!
-//! Guarantee: a name is given again only when the pod that had it is gone from the API.
+//! Guarantee: a pod is created only when no pod of its name is left in the API.
 
 mod claims;
 mod events;
@@ -51,15 +52,15 @@ pub struct Facts {
     pub key: Key,
     /// The object.
     pub set: Arc<Kept<StatefulSet>>,
-    /// Templates that it has had.
+    /// Its revisions.
     pub revisions: Entries<Kept<ControllerRevision>>,
-    /// Templates that it adopts or releases.
+    /// Revisions that it adopts or releases.
     pub revision_changes: Vec<OwnerChange>,
     /// Its pods.
     pub pods: Entries<OwnedPod>,
     /// Pods that it adopts or releases.
     pub owner_changes: Vec<OwnerChange>,
-    /// The claims of its pods that are there, by name.
+    /// The existing claims of its pods, by name.
     pub claims: BTreeMap<String, Arc<OwnedClaim>>,
 }
 
@@ -114,7 +115,7 @@ impl Controller for StatefulSets {
             .ready
             .on_clock(key, least.unwrap_or_default(), pods, now);
         let revisions = self.revisions.of(&uid);
-        // Only a pod whose name is one of its own is taken.
+        // Only a pod with a name of this StatefulSet is adopted.
         let wants = |pod: &Key, view: &OwnedPod| {
             set.wants(&view.labels) && ordinal(&key.name, &pod.name).is_some()
         };
@@ -192,7 +193,7 @@ impl Controller for StatefulSets {
 }
 
 impl StatefulSets {
-    /// The claims of these pods of a StatefulSet that are there.
+    /// The existing claims of these pods of a StatefulSet.
     fn claims_of(
         &self,
         set: &StatefulSet,
@@ -224,7 +225,7 @@ async fn create(writer: &Writer, about: &ObjectReference, pod: &Pod) -> Result<(
     events::of_pod(writer, about, Verb::Create, name, made).await
 }
 
-/// Makes the claims of a place that are not there.
+/// Creates the missing claims of a place.
 async fn demand_all(
     writer: &Writer,
     about: &ObjectReference,
@@ -238,7 +239,7 @@ async fn demand_all(
     Ok(())
 }
 
-/// Makes a claim that is not there. One that is going must be gone first: a pod would lose its
+/// Creates a claim if it is missing. An error if the claim is being deleted: the pod would lose its
 /// volume.
 async fn demand(
     writer: &Writer,
@@ -256,7 +257,7 @@ async fn demand(
         let made = writer.create(claim).await.map(drop);
         return events::of_claim(writer, about, Verb::Create, &name, pod, made).await;
     };
-    // An earlier pod of the place, with which it goes.
+    // The claim is owned by an earlier pod of the place and will be deleted with it.
     let owners = known.metadata.owner_references.iter().flatten();
     let goes = owners
         .into_iter()
@@ -268,7 +269,7 @@ async fn demand(
     Ok(())
 }
 
-/// Gives a claim of a pod other owners; nothing is wrong where it is gone.
+/// Changes the owners of a pod's claim; a missing claim is no error.
 async fn give(
     writer: &Writer,
     about: &ObjectReference,
@@ -302,8 +303,8 @@ async fn label(
     events::of_pod(writer, about, Verb::Update, &pod.name, done).await
 }
 
-/// The StatefulSets that a claim may belong to by its name: template, name of the StatefulSet and
-/// place, any of which may have dashes.
+/// The StatefulSets that a claim may belong to by its name, which is joined by dashes from the
+/// names of template and StatefulSet and the ordinal; the names may have dashes, too.
 fn of_claim(
     sets: Store<Kept<StatefulSet>>,
 ) -> impl Fn(&Delta<OwnedClaim>, &mut Vec<Key>) + Send + 'static {

@@ -1,4 +1,5 @@
-//! The plan for a StatefulSet: fills places from the first, empties and renews them from the last.
+//! The plan for a StatefulSet: creates pods from the first ordinal, deletes and replaces them from
+//! the last.
 
 use super::Facts;
 use super::claims::{self, Owners, Policy};
@@ -18,24 +19,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Something that is done.
+/// A write for a StatefulSet.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// A pod gets the owner that its labels say.
+    /// Adopts or releases a pod.
     Own(OwnerChange),
-    /// A revision is made, numbered or deleted.
+    /// Creates, renumbers or deletes a revision.
     Revision(revision::Step),
-    /// The pod of a place is made, of a revision.
+    /// Creates the pod of a place, from a revision.
     Create(i32, String),
-    /// The claims of a place that are not there are made: its pod waits for them.
+    /// Creates the missing claims of a place, for which its pod waits.
     Demand(i32),
-    /// The claim of a place gets the owner that the policy says.
+    /// Sets the owner of a place's claim by the retention policy.
     Claim(i32, Owners),
-    /// A pod with a UID gets back the labels that say which place it has.
+    /// Restores the labels with the place of a pod with this name and UID.
     Label(String, String),
-    /// A pod with a UID is ended.
+    /// Deletes a pod with this name and UID.
     Delete(String, String),
-    /// The status is written.
+    /// Writes the status.
     Status(Box<StatefulSetStatus>),
 }
 
@@ -48,7 +49,7 @@ struct Work<'a> {
     places: BTreeMap<i32, &'a Arc<OwnedPod>>,
     first: i32,
     replicas: i32,
-    /// Revisions: what new pods are of below the partition, and what all come to.
+    /// The revision of new pods below the partition, and the one to which all are updated.
     current: String,
     update: String,
     steps: Vec<Step>,
@@ -74,7 +75,7 @@ pub(super) fn plan(facts: &Facts, now: Timestamp) -> Plan<Step> {
         &spec.template,
         before.collision_count,
         &facts.revisions,
-        // As upstream, the newest one of this content.
+        // No hashes in use: as upstream, the newest revision of this content counts.
         &BTreeSet::new(),
     );
     let revised = update.step.map(Step::Revision);
@@ -100,7 +101,7 @@ pub(super) fn plan(facts: &Facts, now: Timestamp) -> Plan<Step> {
     if status != before {
         work.steps.push(Step::Status(Box::new(status)));
     }
-    // Nothing but its status changes any more.
+    // A StatefulSet that is being deleted only gets its status.
     if is_leaving(&set.metadata) {
         return work.done();
     }
@@ -137,7 +138,7 @@ impl Work<'_> {
         (self.first..self.end()).contains(&place)
     }
 
-    /// The place behind the last.
+    /// The ordinal after the last.
     fn end(&self) -> i32 {
         self.first.saturating_add(self.replicas)
     }
@@ -150,12 +151,12 @@ impl Work<'_> {
         self.spec.pod_management_policy.as_deref() != Some("Parallel")
     }
 
-    /// Whether a pod serves and is to go on.
+    /// Whether a pod is available and is not being deleted.
     fn is_available(&mut self, pod: &OwnedPod) -> bool {
         pod.deleted.is_none() && self.serves(pod)
     }
 
-    /// Whether a pod has been ready for long enough; one that is being deleted may be so, too.
+    /// Whether a pod has been ready for `minReadySeconds`, even if it is being deleted.
     fn serves(&mut self, pod: &OwnedPod) -> bool {
         if &*pod.phase != "Running" {
             return false;
@@ -191,8 +192,8 @@ impl Work<'_> {
         }
     }
 
-    /// Gives pods the labels and their claims the owners that they are to have. Claims of spare
-    /// pods get theirs before these are ended.
+    /// Restores labels of pods and sets owners of their claims. Claims of spare pods get theirs
+    /// before the pods are deleted.
     fn mend(&mut self) {
         let policy = Policy::of(self.spec);
         let set = controls(&self.facts.set.0);
@@ -231,12 +232,13 @@ impl Work<'_> {
         }
     }
 
-    /// Fills places from the first; whether all are filled, and in order each serves.
+    /// Creates missing pods from the first place on; returns whether all exist and, if ordered, are
+    /// available.
     fn fill(&mut self) -> bool {
         let mut whole = true;
         let mut made = 0;
         for place in self.first..self.end() {
-            // The others are filled once these are seen.
+            // The others are created once these are seen.
             if made == BURST {
                 return false;
             }
@@ -263,9 +265,9 @@ impl Work<'_> {
         whole || !self.is_ordered()
     }
 
-    /// Empties places that are wanted no longer, from the last; whether that is done. In order, a
-    /// pod that does not serve stays while one before it does not serve either, and can: people
-    /// find what is wrong as it was (upstream).
+    /// Deletes pods of places that are no longer wanted, from the last; returns whether none are
+    /// left. If ordered, an unavailable pod stays while one before it is unavailable, too, so that
+    /// people find a fault as it was (upstream).
     fn empty(&mut self) -> bool {
         let places = self.places.iter().rev();
         let places = places.map(|(place, pod)| (*place, Arc::clone(pod)));
@@ -290,10 +292,9 @@ impl Work<'_> {
         spare.is_empty()
     }
 
-    /// Ends pods of other revisions, each time from the last: those that do not serve, as that
-    /// costs nothing, then others, as long as no more than may be missing do not serve. All wanted
-    /// places count for that, also those below the partition and those without a pod (upstream from
-    /// 1.37).
+    /// Deletes pods of other revisions from the last: first unavailable ones, as that costs
+    /// nothing, then others as `maxUnavailable` allows. All wanted places count for that, also
+    /// those below the partition and those without a pod (upstream from 1.37).
     fn renew(&mut self) {
         let Some(partition) = self.partition() else {
             return;
@@ -316,7 +317,7 @@ impl Work<'_> {
         let serve = i32::try_from(serving.len()).unwrap_or(i32::MAX);
         let spare = most.saturating_sub(self.replicas.saturating_sub(serve));
         let spare = usize::try_from(spare).unwrap_or_default();
-        // One that ended by itself goes anyway, as its place is filled anew.
+        // A pod that ended by itself is deleted anyway, when its place is filled again.
         let is_old = |(place, pod): &(i32, Arc<OwnedPod>)| {
             *place >= partition
                 && pod.label(HASH) != self.update

@@ -1,4 +1,4 @@
-//! The pods of StatefulSets and their volume claims.
+//! Builds the pods of StatefulSets and their volume claims.
 
 use crate::workload::kept::controls;
 use crate::workload::make;
@@ -12,12 +12,11 @@ use std::collections::HashMap;
 pub(super) const NAME: &str = "statefulset.kubernetes.io/pod-name";
 pub(super) const INDEX: &str = "apps.kubernetes.io/pod-index";
 
-/// The place in the order, from the pod's name; none where it is no name of this StatefulSet's
-/// pods.
+/// The ordinal in a pod's name; `None` if the name is not one of this StatefulSet's pods.
 pub fn ordinal(set: &str, pod: &str) -> Option<i32> {
     let number = pod.strip_prefix(set)?.strip_prefix('-')?;
     let digits = number.bytes().all(|byte| byte.is_ascii_digit());
-    // One name for each number.
+    // No leading zeroes: each ordinal has one name.
     let plain = number == "0" || !number.starts_with('0');
     number.parse().ok().filter(|_| digits && plain)
 }
@@ -50,8 +49,8 @@ pub(super) fn pod(
     pod
 }
 
-/// Adds the volumes of a place's claims. A claim comes before a volume of its name, and the last of
-/// several claims of one name before the others.
+/// Adds the volumes of a place's claims. A claim replaces a volume of the same name, and the last
+/// of several claims of one name counts.
 fn add_claims(spec: &mut PodSpec, set: &StatefulSet, number: i32) {
     let templates = set.spec.iter();
     let templates = templates.flat_map(|spec| spec.volume_claim_templates.iter().flatten());
@@ -79,7 +78,7 @@ fn add_claims(spec: &mut PodSpec, set: &StatefulSet, number: i32) {
     }
 }
 
-/// The name of a place's claim of a template.
+/// The name of a place's claim from a template.
 pub(super) fn claim_name(set: &str, number: i32, template: &PersistentVolumeClaim) -> String {
     let name = template.metadata.name.as_deref().unwrap_or_default();
     format!("{name}-{set}-{number}")
