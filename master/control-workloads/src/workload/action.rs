@@ -1,5 +1,5 @@
-//! What the controllers of workloads do: steps for one object, which must still be the one that was
-//! planned for.
+//! Steps of the workload controllers, each for one object: a step is carried out only if the object
+//! still has the UID that was planned for.
 
 use super::claim::OwnerChange;
 use super::kept::Kept;
@@ -20,8 +20,8 @@ pub struct Action<S> {
 }
 
 impl<S> Action<S> {
-    /// What a workload does: first objects get the owner that they are to have, as what is counted
-    /// and made depends on it; once they have it, what `plan` returns.
+    /// The plan of a workload: adoptions and releases first, as all counts depend on them; without
+    /// any, what `plan` returns.
     pub fn after_owners(
         key: &Key,
         meta: &ObjectMeta,
@@ -52,7 +52,7 @@ impl<S> Action<S> {
     }
 }
 
-/// The object with this key and UID; none where it is gone, or where another object has its name by
+/// The object with this key and UID; `None` if it is gone, or if another object has its name by
 /// now.
 pub fn current<T: Object>(store: &Store<Kept<T>>, key: &Key, uid: &str) -> Option<Arc<Kept<T>>> {
     let object = store.get(key)?;

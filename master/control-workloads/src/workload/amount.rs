@@ -1,19 +1,18 @@
-//! Amounts that are given as a number or as a share of another, and sums that no number makes
-//! overflow.
+//! Amounts that are given as a number or a percentage, and sums that cannot overflow.
 
 use config_kube::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use jiff::{SignedDuration, Timestamp};
 
-/// Where a share of a whole is no whole number.
+/// How a percentage of a whole is rounded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Round {
-    /// The next greater number.
+    /// To the next greater number.
     Up,
-    /// The next smaller number.
+    /// To the next smaller number.
     Down,
 }
 
-/// An amount as a number; validation has refused texts that are no share.
+/// An amount as a number; validation has refused texts that are not a percentage.
 pub fn amount(given: &IntOrString, whole: i32, round: Round) -> i32 {
     match given {
         IntOrString::Int(number) => *number,
@@ -29,9 +28,8 @@ pub fn amount(given: &IntOrString, whole: i32, round: Round) -> i32 {
     }
 }
 
-/// How many pods there may be beyond those wanted, and how many may be missing, during a rollout.
-/// Where both come to nothing one may be missing, as nothing could change otherwise (upstream:
-/// `ResolveFenceposts`).
+/// `maxSurge` and `maxUnavailable` of a rollout as numbers. If both are 0, one pod may be missing,
+/// as nothing could change otherwise (upstream: `ResolveFenceposts`).
 pub fn bounds(
     surge: Option<&IntOrString>,
     unavailable: Option<&IntOrString>,
@@ -46,12 +44,12 @@ pub fn bounds(
     }
 }
 
-/// The sum of numbers that objects name, which may be as large as there are.
+/// The saturating sum of numbers from objects, which may have any size.
 pub fn sum(numbers: impl Iterator<Item = i32>) -> i32 {
     numbers.fold(0, i32::saturating_add)
 }
 
-/// A time after another, or the last one that there is: objects name waits of any length.
+/// A time after another, or the latest possible one: objects may have waits of any length.
 pub fn later(time: Timestamp, wait: SignedDuration) -> Timestamp {
     time.checked_add(wait).unwrap_or(Timestamp::MAX)
 }

@@ -1,8 +1,8 @@
-//! Adoption and release: an owner's selector matches the objects that it wants; their controller
-//! reference names their owner.
+//! Adoption and release of objects: a workload controls the objects that its selector matches, by
+//! their controller reference.
 //!
-//! Guarantees: an object that another owner controls is never touched; an orphan is adopted only by
-//! an owner that the API itself says is there and is not being deleted.
+//! Guarantees: an object that another owner controls is never changed; an orphan is adopted only by
+//! an owner that exists in the API at that moment and is not being deleted.
 
 use super::kept::{Kept, Selects, controller, is_leaving};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -17,24 +17,23 @@ pub struct Candidate<'a> {
     pub key: &'a Key,
     /// Its UID.
     pub uid: &'a str,
-    /// UID of its controller; none where it is an orphan.
+    /// UID of its controller; `None` for an orphan.
     pub controller: Option<&'a str>,
     /// Whether it is being deleted.
     pub leaves: bool,
 }
 
-/// How an object comes to the owner whose selector wants it.
+/// A change of an object's controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OwnerChange {
-    /// An orphan with a UID becomes the owner's own.
+    /// The owner adopts an orphan with this UID.
     Adopt(Key, String),
-    /// An object with a UID is the owner's own no longer.
+    /// The owner releases an object with this UID.
     Release(Key, String),
 }
 
 impl OwnerChange {
-    /// What must change between an object and an owner whose selector wants the object, or does
-    /// not.
+    /// The change that an object needs, if any. `wanted`: whether the owner's selector matches it.
     pub fn of(owner: &ObjectMeta, object: Candidate<'_>, wanted: bool) -> Option<Self> {
         let about = || (object.key.clone(), object.uid.to_owned());
         if is_leaving(owner) {
@@ -53,7 +52,7 @@ impl OwnerChange {
         }
     }
 
-    /// What must change between a workload and a kept object.
+    /// The change that a kept object needs, for a workload.
     pub fn of_kept<T: Object + Selects, C: Object>(
         owner: &T,
         key: &Key,
@@ -70,7 +69,7 @@ impl OwnerChange {
         Self::of(owner.metadata(), candidate, wanted)
     }
 
-    /// Carries the change of an object of kind `T` out for an owner of kind `O`.
+    /// Carries out the change of an object of kind `T` for an owner of kind `O`.
     ///
     /// # Errors
     /// As the API answers; a conflict where the owner is another by now or is being deleted.
@@ -82,7 +81,7 @@ impl OwnerChange {
         self.carry_out_with::<O, T>(writer, owner, &[]).await
     }
 
-    /// As [`Self::carry_out`]; what is adopted gets these finalizers in the same write.
+    /// As [`Self::carry_out`]; an adopted object gets these finalizers in the same write.
     ///
     /// # Errors
     /// As [`Self::carry_out`].
@@ -99,7 +98,7 @@ impl OwnerChange {
     }
 }
 
-/// Makes an owner the controller of an orphan with a UID.
+/// Makes an owner the controller of an orphan with this UID.
 async fn adopt<O: Object, T: Object>(
     writer: &Writer,
     owner: &OwnerReference,
@@ -123,7 +122,7 @@ async fn adopt<O: Object, T: Object>(
         .map(drop)
 }
 
-/// Ends an owner's control of an object; nothing is wrong where the object is gone.
+/// Ends an owner's control of an object; a missing object is no error.
 async fn release<T: Object>(
     writer: &Writer,
     owner: &str,

@@ -17,12 +17,12 @@ pub struct Condition {
     pub message: String,
     /// Since when it has its status.
     pub since: Option<Timestamp>,
-    /// When it was written last; only Deployments say it.
+    /// When it was written last; only Deployments have this field.
     pub updated: Option<Timestamp>,
 }
 
 impl Condition {
-    /// A condition that holds from now on.
+    /// A condition that has this status from now on.
     pub fn new(kind: &str, status: &str, reason: &str, message: &str, now: Timestamp) -> Self {
         Self {
             kind: kind.to_owned(),
@@ -53,7 +53,8 @@ impl Condition {
         }
     }
 
-    /// As objects contain it; `updated` under a name where the kind has such a field.
+    /// As JSON for an object's status; `updated` is the name of the field for that time, if the
+    /// kind has one.
     pub fn json(&self, updated: Option<&str>) -> Value {
         let mut value = json!({"type": self.kind, "status": self.status});
         for (key, text) in [("reason", &self.reason), ("message", &self.message)] {
@@ -71,7 +72,7 @@ impl Condition {
     }
 }
 
-/// A time as objects hold it, in whole seconds.
+/// A time in whole seconds, as objects store it.
 pub fn second(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
@@ -81,8 +82,8 @@ pub fn find<'a>(all: &'a [Condition], kind: &str) -> Option<&'a Condition> {
     all.iter().find(|condition| condition.kind == kind)
 }
 
-/// Sets a condition. One that has this status for this reason stays as it is; one that has this
-/// status keeps its time.
+/// Sets a condition. If the present one has the same status and reason, it is not changed; with the
+/// same status it keeps its time.
 pub fn set(all: &mut Vec<Condition>, mut new: Condition) {
     if let Some(old) = find(all, &new.kind) {
         if old.status == new.status && old.reason == new.reason {
@@ -96,7 +97,7 @@ pub fn set(all: &mut Vec<Condition>, mut new: Condition) {
     all.push(new);
 }
 
-/// Takes a condition away.
+/// Removes a condition.
 pub fn unset(all: &mut Vec<Condition>, kind: &str) {
     all.retain(|condition| condition.kind != kind);
 }

@@ -1,12 +1,12 @@
-//! Short names of templates.
+//! Hashes of templates, for names and labels.
 //!
-//! Upstream hashes a dump of the Go value in memory: names of types and all their fields, so that
-//! the hash of one template changes with each release that adds a field. Here the template's
-//! canonical JSON (keys in order, absent fields left out) is hashed, by the same function and into
-//! the same letters. A template is recognised by its content and never by this name, so objects
-//! that upstream made keep theirs.
+//! Upstream hashes a dump of the Go value in memory, with names of types and all fields, so that
+//! the hash of a template changes with each release that adds a field. Here the template's
+//! canonical JSON (keys in order, absent fields omitted) is hashed, by the same function and into
+//! the same letters. A template is recognised by its content and never by its hash, so objects that
+//! upstream created keep their names.
 //!
-//! Of a StatefulSet's revision upstream hashes the patch itself: that is repeated here.
+//! For a revision, upstream hashes the JSON of the patch: [`of_patch`] gives the same hash.
 
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -16,10 +16,10 @@ const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// The hash of a template, which differs for each `collisionCount`.
 pub fn hash(template: &Value, collisions: Option<i32>) -> String {
-    // A value keeps its keys in order.
+    // `serde_json::Value` keeps its keys sorted.
     let mut text = template.to_string();
     if let Some(collisions) = collisions {
-        // Writing to a text cannot fail.
+        // Writing to a String cannot fail.
         let _ignored = write!(text, "#{collisions}");
     }
     safe_encode(&fnv_1a(text.as_bytes()).to_string())
@@ -28,7 +28,7 @@ pub fn hash(template: &Value, collisions: Option<i32>) -> String {
 /// The hash of a revision's patch, which differs for each `collisionCount` (upstream:
 /// `HashControllerRevision`).
 pub fn of_patch(patch: &Value, collisions: Option<i32>) -> String {
-    // Go writes these by their numbers; in JSON they stand inside strings alone.
+    // Go escapes these characters; in JSON they occur only inside strings.
     let written = [
         ('<', "\\u003c"),
         ('>', "\\u003e"),
@@ -83,8 +83,7 @@ mod tests {
 
     #[test]
     fn a_revisions_hash_is_upstreams() {
-        // As a cluster of upstream's, older than 1.34, named the revision of a StatefulSet of one
-        // container.
+        // From an upstream cluster before 1.34: the revision of a StatefulSet with one container.
         let spec = json!({"containers": [{"image": "nginx", "imagePullPolicy": "Always", "name": "nginx", "resources": {},
                 "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}],
             "dnsPolicy": "ClusterFirst", "restartPolicy": "Always", "schedulerName": "default-scheduler",

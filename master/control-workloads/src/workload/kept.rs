@@ -1,4 +1,4 @@
-//! Objects of workload kinds as a store keeps them.
+//! Objects of workload kinds as stores keep them, with indexes by namespace and controller.
 
 use config_kube::k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{
@@ -13,8 +13,8 @@ use std::ops::Deref;
 /// Labels by key.
 pub type Labels = BTreeMap<String, String>;
 
-/// A whole object without the marks of each write (resource version, managed fields): only changes
-/// that mean something lead to plans.
+/// A whole object without the fields that every write changes (resource version, managed fields),
+/// so that only changes that matter lead to plans.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Kept<T>(pub T);
 
@@ -42,7 +42,7 @@ pub const fn by_namespace<T>() -> Index<Kept<T>> {
     Index::new("namespace", |key, _| vec![key.namespace.clone()])
 }
 
-/// Objects by the UID of their controller; those without one under [`orphans_of`] their namespace.
+/// Objects by the UID of their controller; orphans under [`orphans_of`] their namespace.
 pub const fn by_controller<T: Object>() -> Index<Kept<T>> {
     Index::new("controller", |key, object| {
         let owner = controller(object.metadata());
@@ -55,7 +55,7 @@ pub fn orphans_of(namespace: &str) -> String {
     format!("{namespace}/")
 }
 
-/// The owner that controls an object.
+/// The controller reference of an object.
 pub fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
     let owners = meta.owner_references.iter().flatten();
     owners
@@ -81,13 +81,13 @@ pub fn is_leaving(meta: &ObjectMeta) -> bool {
     meta.deletion_timestamp.is_some()
 }
 
-/// The key of an owner in the namespace of what it owns.
+/// The key of an owner in the namespace of its object.
 pub(crate) fn owner_key(namespace: &str, owner: &str) -> Key {
     Key::new(namespace, owner)
 }
 
-/// Whether a selector selects labels. One without requirements selects nothing here, although it
-/// does elsewhere: no workload owns all pods.
+/// Whether a selector selects labels. Unlike elsewhere, an empty selector selects nothing: no
+/// workload owns all pods.
 pub fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
     !label_selector::is_empty(selector) && label_selector::selects(selector, labels)
 }
@@ -98,8 +98,8 @@ pub trait Selects {
     fn wants(&self, labels: &Labels) -> bool;
 }
 
-/// For the kinds whose `spec.selector` says it: the types of k8s-openapi share no trait with their
-/// spec.
+/// Implements [`Selects`] for kinds with a label selector in `spec.selector`: the types of
+/// k8s-openapi share no trait for that.
 macro_rules! select_by_spec {
     ($($kind:ty),+) => {
         $(impl Selects for $kind {
@@ -113,8 +113,8 @@ macro_rules! select_by_spec {
 
 select_by_spec!(DaemonSet, Deployment, ReplicaSet, StatefulSet);
 
-/// Which workloads of a kind a changed object concerns: its controller, and while it has none,
-/// those that want it.
+/// Adds the workloads of a kind that a changed object concerns: its controller, or if it has none,
+/// those whose selector matches.
 pub fn concerned<T, C>(near: &Lookup<Kept<T>>, delta: &Delta<Kept<C>>, keys: &mut Vec<Key>)
 where
     T: Object + Selects + PartialEq + Debug + Sync,

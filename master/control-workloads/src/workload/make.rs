@@ -1,4 +1,4 @@
-//! How owners make and end pods, and the events about it.
+//! Creates and deletes pods for their owners, and records events about it.
 
 use super::kept::Labels;
 use super::pod::PodId;
@@ -10,15 +10,15 @@ use master_control::writer::Writer;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Pods that one run makes or ends at most (upstream: `BurstReplicas`).
+/// Most pods that one run creates or deletes (upstream: `BurstReplicas`).
 pub const BURST: usize = 500;
-/// Writes at once, at most. A run begins with one: if the API refuses that, the rest would be
-/// refused as well.
+/// Most concurrent writes. A run starts with one: if the API refuses that, it would refuse the rest
+/// as well.
 const AT_ONCE: usize = 32;
 /// Longest prefix of a generated name; the API adds five characters.
 const LONGEST_PREFIX: usize = 58;
 
-/// A pod of a template, controlled by an owner. Its name is generated.
+/// A pod from a template, controlled by an owner. Its name is generated.
 pub fn pod_of(template: &PodTemplateSpec, owner: &OwnerReference, namespace: &str) -> Pod {
     let given = template.metadata.clone().unwrap_or_default();
     let prefix: String = format!("{}-", owner.name)
@@ -40,7 +40,7 @@ pub fn pod_of(template: &PodTemplateSpec, owner: &OwnerReference, namespace: &st
     }
 }
 
-/// The owner as events name it.
+/// A reference to the owner, for events.
 pub fn reference(owner: &OwnerReference, namespace: &str) -> ObjectReference {
     ObjectReference {
         api_version: Some(owner.api_version.clone()),
@@ -69,7 +69,7 @@ pub async fn record_event(
     writer.recorder().record_of(about.clone(), &event).await;
 }
 
-/// Whether the namespace is being deleted: that a pod cannot be made there is worth no event.
+/// Whether the namespace is being deleted: then a failed creation needs no event.
 pub fn is_ending(error: &ApiError) -> bool {
     let causes = &error.details.causes;
     causes
@@ -77,7 +77,7 @@ pub fn is_ending(error: &ApiError) -> bool {
         .any(|cause| cause.reason == "NamespaceTerminating")
 }
 
-/// Makes pods, in batches that double.
+/// Creates pods, in batches that double.
 ///
 /// # Errors
 /// The first refusal; the batches after it are not tried.
@@ -116,10 +116,10 @@ async fn create_one(writer: &Writer, about: &ObjectReference, pod: &Pod) -> Resu
     result
 }
 
-/// Ends pods, each only while it has its UID.
+/// Deletes pods, each only if it still has its UID.
 ///
 /// # Errors
-/// The first refusal, after all of a batch were tried; none where a pod is gone.
+/// The first refusal, after all pods of a batch were tried. A missing pod is no error.
 pub async fn delete(
     writer: &Writer,
     about: &ObjectReference,
@@ -149,21 +149,21 @@ async fn delete_one(writer: &Writer, about: &ObjectReference, pod: &PodId) -> Re
     }
 }
 
-/// Why an owner's pods could not be made or ended.
+/// Why an owner's pods could not be created or deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// `FailedCreate` or `FailedDelete`.
     pub reason: &'static str,
-    /// What the API answered.
+    /// The API's error message.
     pub message: String,
 }
 
-/// What failed last, by owner. It is forgotten as the owner succeeds or goes.
+/// The last failure of each owner, until the owner succeeds or is deleted.
 #[derive(Debug, Default)]
 pub struct Failures(Mutex<HashMap<Key, Failure>>);
 
 impl Failures {
-    /// What failed last.
+    /// The last failure of an owner.
     pub fn of(&self, owner: &Key) -> Option<Failure> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(owner).cloned()
@@ -175,7 +175,7 @@ impl Failures {
         known.remove(owner);
     }
 
-    /// Remembers whether making or ending pods failed, and returns the result as it is.
+    /// Remembers whether creating or deleting pods failed, and returns the result unchanged.
     ///
     /// # Errors
     /// What `result` holds.

@@ -1,19 +1,18 @@
-//! What the controllers of workloads share: how their objects and pods are kept, who owns a pod,
-//! how pods are made and ended, how amounts, hashes and conditions are computed.
+//! Parts that the controllers of workloads share.
 //!
 //! - `kept`: an object as a store keeps it, found by namespace and by its controller
-//! - `pod`: a pod as its owner sees it
-//! - `action`: a step for one object, which must still be the one that was planned for
-//! - `claim`: adoption of orphans and release of what no longer matches
+//! - `pod`: the parts of a pod that its owner needs
+//! - `action`: a step for one object with a UID
+//! - `claim`: adoption of orphans and release of objects that no longer match
 //! - `make`: pods from templates, created in growing batches; deletion; events about both
-//! - `amount`: numbers that are given as such or as a share
-//! - `hash`: short names of templates
+//! - `amount`: numbers and percentages
+//! - `hash`: hashes of templates
 //! - `condition`: conditions whose times change only with their status
-//! - `rank`: which pods go first
-//! - `revision`: templates that DaemonSets and StatefulSets have had
-//! - `node_facts`: on which nodes a DaemonSet's pod is to be
-//! - `ready`: for how long pods have been ready, whatever clock is set
-//! - `waits`: how long failed daemon pods stay
+//! - `rank`: which pods are deleted first
+//! - `revision`: the ControllerRevisions of DaemonSets and StatefulSets
+//! - `node_facts`: the nodes on which a DaemonSet's pod should run
+//! - `ready`: for how long pods have been ready, also if a clock is set
+//! - `waits`: back-off of failed daemon pods
 //! - `replicas`: the core of ReplicaSet and ReplicationController
 
 pub mod action;

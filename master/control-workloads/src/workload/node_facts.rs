@@ -1,4 +1,4 @@
-//! On which nodes a pod of a DaemonSet is to be: by its node selector, its node affinity and its
+//! Decides on which nodes a pod of a DaemonSet should run, by its node selector, node affinity and
 //! tolerations.
 
 use super::kept::Labels;
@@ -7,12 +7,12 @@ use config_kube::node_selector::matches;
 use config_kube::taints::{NO_EXECUTE, NO_SCHEDULE, tolerates};
 use master_client::View;
 
-/// A node as DaemonSets see it.
+/// The parts of a node that DaemonSets need.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeFacts {
     /// Labels.
     pub labels: Labels,
-    /// Taints that keep pods away or drive them out.
+    /// Taints with the effect `NoSchedule` or `NoExecute`.
     pub taints: Vec<Taint>,
 }
 

@@ -1,4 +1,4 @@
-//! A pod as its owner sees it.
+//! The parts of a pod that its owner needs, with indexes.
 
 use super::amount::{later, sum};
 use super::claim::{Candidate, OwnerChange};
@@ -13,9 +13,9 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::{Arc, LazyLock};
 
-/// Which of the pods that can go is to go first (KEP-2255).
+/// Annotation: pods with a lower cost are deleted first (KEP-2255).
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
-/// The finalizer by which pods stay until their Job has counted them.
+/// The finalizer that keeps pods until their Job has counted them.
 pub const JOB_TRACKING: &str = "batch.kubernetes.io/job-tracking";
 
 /// Pods by the UID of their controller.
@@ -47,34 +47,34 @@ pub struct Owner {
 pub struct OwnedPod {
     /// UID.
     pub uid: String,
-    /// When it came.
+    /// Creation time.
     pub created: Option<Timestamp>,
-    /// When it is to be gone, where it is being deleted.
+    /// `deletionTimestamp`: when it is to be gone.
     pub deleted: Option<Timestamp>,
-    /// The node that it is bound to; empty where it is not.
+    /// The node that it is bound to; empty if it is not bound.
     pub node: Arc<str>,
-    /// The only node for which it is meant, by its affinity; empty where there is none.
+    /// The only node that its affinity allows; empty if it does not name one.
     pub meant_for: Arc<str>,
-    /// Phase; `Pending` where there is none yet.
+    /// Phase; `Pending` if there is none yet.
     pub phase: Arc<str>,
     /// Its labels.
     pub labels: Arc<Labels>,
     /// Its controller.
     pub owner: Option<Arc<Owner>>,
-    /// Since when it is ready; none where it is not.
+    /// Since when it is ready; `None` if it is not.
     pub ready: Option<Timestamp>,
-    /// Restarts of the container that was restarted most, and of the sidecar that was.
+    /// Most restarts of a container, and of a sidecar.
     pub restarts: (i32, i32),
     /// The cost of its deletion, from its annotation.
     pub cost: i32,
-    /// What Jobs count by.
+    /// The fields for Jobs.
     pub job: Option<Box<JobPart>>,
 }
 
-/// What a Job's controller reads of a pod.
+/// The parts of a pod that only the Job controller needs.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct JobPart {
-    /// Whether it stays until it is counted.
+    /// Whether it has the finalizer [`JOB_TRACKING`].
     pub tracked: bool,
     /// Its completion index.
     pub index: Option<i32>,
@@ -84,9 +84,9 @@ pub struct JobPart {
     pub ignored: i32,
     /// Restarts of all its containers.
     pub restarts: i32,
-    /// When it began.
+    /// When it was started.
     pub started: Option<Timestamp>,
-    /// When its last container ended; else when it was found to have ended.
+    /// When its last container ended; else when its end was found.
     pub ended: Option<Timestamp>,
     /// Exit codes of containers that have ended, by container.
     pub exits: Vec<(String, i32)>,
@@ -110,7 +110,7 @@ impl OwnedPod {
         !self.ended() && self.deleted.is_some()
     }
 
-    /// For how long it must still be ready to count as available; none where it is not ready.
+    /// For how long it must still be ready to count as available; `None` if it is not ready.
     pub fn available_in(&self, least: i32, now: Timestamp) -> Option<SignedDuration> {
         let since = self.ready?;
         if least == 0 {
@@ -120,7 +120,7 @@ impl OwnedPod {
         Some(at.duration_since(now).max(SignedDuration::ZERO))
     }
 
-    /// Whether it has been ready for long enough.
+    /// Whether it has been ready for `least` seconds.
     pub fn is_available(&self, least: i32, now: Timestamp) -> bool {
         self.available_in(least, now)
             .is_some_and(|left| left.is_zero())
@@ -131,7 +131,7 @@ impl OwnedPod {
         self.labels.get(key).map_or("", String::as_str)
     }
 
-    /// The node that it is bound to or meant for.
+    /// The node that it is bound to, or the only one that its affinity allows.
     pub fn target(&self) -> &str {
         if self.node.is_empty() {
             &self.meant_for
@@ -160,7 +160,7 @@ impl PodId {
     }
 }
 
-/// Pods by who controls them.
+/// All pods, with an index by controller.
 #[derive(Debug)]
 pub struct Pods {
     owned: Lookup<OwnedPod>,
@@ -168,8 +168,8 @@ pub struct Pods {
 }
 
 impl Pods {
-    /// Follows all pods; one that changes concerns its owner, and while it has none, those of
-    /// `owners` that want it.
+    /// Follows all pods. A changed pod concerns its controller, or if it has none, those of
+    /// `owners` whose selector matches.
     pub fn follow<T>(setup: &mut Setup<'_>, owners: &Store<Kept<T>>) -> Self
     where
         T: Object + Selects + PartialEq + Debug + Sync,
@@ -181,12 +181,12 @@ impl Pods {
         }
     }
 
-    /// Those that the owner with a UID controls.
+    /// The pods that the owner with this UID controls.
     pub fn of(&self, uid: &str) -> Entries<OwnedPod> {
         self.owned.get(uid)
     }
 
-    /// What must change about the owner of these pods of an owner and of its namespace's orphans.
+    /// Adoptions and releases: of these pods of an owner, and of the orphans in its namespace.
     pub fn owner_changes(
         &self,
         owner: &ObjectMeta,
@@ -209,7 +209,7 @@ impl Pods {
     }
 }
 
-/// What many pods have in common, kept once.
+/// Values that many pods share, stored once.
 #[derive(Debug, Default)]
 struct Common {
     texts: Interner<str>,
@@ -348,7 +348,7 @@ fn restarts(pod: &Pod) -> (i32, i32) {
     most
 }
 
-/// The only node that a pod's affinity names, as daemon pods do; none where it names no node.
+/// The only node that a pod's affinity allows by name, as that of daemon pods; `None` otherwise.
 pub fn meant_for(pod: &Pod) -> Option<&str> {
     let affinity = pod.spec.as_ref()?.affinity.as_ref()?;
     let nodes = affinity.node_affinity.as_ref()?;
@@ -363,8 +363,8 @@ pub fn meant_for(pod: &Pod) -> Option<&str> {
     named.next()?.values.as_ref()?.first().map(String::as_str)
 }
 
-/// Which workloads of a kind a changed pod concerns: its controller, and while it has none, those
-/// that want it.
+/// Adds the workloads of a kind that a changed pod concerns: its controller, or if it has none,
+/// those whose selector matches.
 fn concerned<T>(
     workloads: Lookup<Kept<T>>,
 ) -> impl Fn(&Delta<OwnedPod>, &mut Vec<Key>) + Send + 'static

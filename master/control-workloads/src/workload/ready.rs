@@ -1,7 +1,7 @@
-//! For how long pods have been ready. Their own times are of a clock that people and time servers
-//! set: where it is set back, all pods of a workload would have become ready in the future, would
-//! not be available, and a rollout would end them first, as upstream's does. So a pod's age is read
-//! from that clock once, and counted on the monotonic clock from then on.
+//! Measures for how long pods have been ready, on the monotonic clock. The times in conditions are
+//! of the wall clock. If that is set back, all pods of a workload would have become ready in the
+//! future: they would not be available, and a rollout would delete them first, as upstream's does.
+//! So the wall clock is read once for each pod.
 
 use super::pod::OwnedPod;
 use jiff::{SignedDuration, Timestamp};
@@ -11,17 +11,17 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// What is known of the pods of all owners whose pods must be ready for some time.
+/// The known times of the pods of all owners with `minReadySeconds`.
 #[derive(Debug, Default)]
 pub struct ReadyTimes(Mutex<HashMap<Key, OfPods>>);
 
-/// By a pod's UID; none: it was seen, and was not ready.
+/// By a pod's UID; `None`: it was seen, and was not ready.
 type OfPods = HashMap<String, Option<Since>>;
 
-/// How long a pod had been ready when this was first seen.
+/// For how long a pod had been ready when it was first seen ready.
 #[derive(Debug, Clone, Copy)]
 struct Since {
-    /// The time that its condition says. With another, it was not ready in between.
+    /// The time in its condition. If that changes, the pod was not ready in between.
     said: Timestamp,
     seen: Instant,
     age: SignedDuration,
@@ -32,11 +32,11 @@ impl Since {
         let age = now.wall.duration_since(said);
         let age = match known {
             Some(Some(known)) if known.said == said => return *known,
-            // It has just become ready, by whatever clock.
+            // It has just become ready; the clock of its node may be ahead.
             Some(_) => age.max(SignedDuration::ZERO),
-            // A new process finds it ready. A time in the future says that a clock was set back,
-            // and nothing of the pod: to take one for new that serves costs a pod, the other way a
-            // rollout goes on sooner by these seconds.
+            // A new process finds it ready. A time in the future means that a clock was set back.
+            // To take a serving pod for a new one could cost it; to take a new pod for an available
+            // one only lets a rollout continue a few seconds early.
             None if age.is_negative() => SignedDuration::from_secs(i64::from(least)),
             None => age,
         };
@@ -58,8 +58,8 @@ impl Since {
 }
 
 impl ReadyTimes {
-    /// The pods of an owner with the time since which each is ready by the clock as it is now;
-    /// `least` is the owner's `minReadySeconds`.
+    /// The pods of an owner, with the time since which each is ready converted to the present wall
+    /// clock; `least` is the owner's `minReadySeconds`.
     pub fn on_clock(
         &self,
         owner: &Key,
@@ -83,7 +83,7 @@ impl ReadyTimes {
                 ready,
                 ..OwnedPod::default()
             };
-            // Most are available both ways, and stay as they are.
+            // Most pods are available by both times, and need no copy.
             if !(pod.is_available(least, now.wall) && counted.is_available(least, now.wall)) {
                 Arc::make_mut(pod).ready = ready;
             }
@@ -92,7 +92,7 @@ impl ReadyTimes {
         pods
     }
 
-    /// The owner is gone.
+    /// Forgets an owner that was deleted.
     pub fn forget(&self, owner: &Key) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.remove(owner);

@@ -28,7 +28,7 @@ pub trait Replicated: Object + Selects + PartialEq + Debug + Clone + Sync {
     const CONTROLLER: &'static str;
     /// Name of its controller in events.
     const COMPONENT: &'static str = Self::CONTROLLER;
-    /// What its controller must be allowed to do.
+    /// The rights that its controller needs.
     const RIGHTS: &'static [Right];
     /// Whether its status counts pods that are being deleted.
     const COUNTS_TERMINATING: bool;
@@ -37,18 +37,18 @@ pub trait Replicated: Object + Selects + PartialEq + Debug + Clone + Sync {
     fn wanted(&self) -> i32;
     /// For how long a pod must be ready to be available, in seconds.
     fn least_ready(&self) -> i32;
-    /// What its pods are made of.
+    /// The template of its pods.
     fn template(&self) -> Option<&PodTemplateSpec>;
-    /// Its status as it is written.
+    /// Its status as stored.
     fn counts(&self) -> Counts;
-    /// Pods that are being deleted, by its status.
+    /// Its `status.terminatingReplicas`.
     fn terminating(&self) -> Option<i32> {
         None
     }
 }
 
-/// What is read of a ReplicaSet and of a ReplicationController by the same fields: the types of
-/// k8s-openapi share no trait with their spec and status.
+/// The methods of [`Replicated`] that are the same for ReplicaSet and ReplicationController: the
+/// types of k8s-openapi share no trait for their spec and status.
 macro_rules! same_fields {
     () => {
         fn wanted(&self) -> i32 {
@@ -107,7 +107,7 @@ pub struct Counts {
     pub available: i32,
     /// Pods that are being deleted.
     pub terminating: Option<i32>,
-    /// Generation that this is of.
+    /// `observedGeneration`.
     pub observed: i64,
     /// Conditions.
     pub conditions: Vec<Condition>,
@@ -116,8 +116,8 @@ pub struct Counts {
 impl Counts {
     fn json(&self) -> Value {
         let conditions: Vec<Value> = self.conditions.iter().map(|one| one.json(None)).collect();
-        // Numbers that may be left out are left out at nought, as upstream does; a merge takes them
-        // away.
+        // Optional numbers are omitted if they are 0, as upstream does: `null` removes them in a
+        // merge.
         let number = |number: i32| (number != 0).then_some(number);
         json!({
             "replicas": self.replicas,
@@ -152,25 +152,25 @@ pub struct Facts<K> {
     pub pods: Entries<OwnedPod>,
     /// Pods that it adopts or releases.
     pub owner_changes: Vec<OwnerChange>,
-    /// Active pods of all objects with its owner, by node.
+    /// Active pods of all objects with the same owner, by node.
     pub crowd: Crowd,
-    /// What failed last.
+    /// The last failure.
     pub failure: Option<Failure>,
 }
 
-/// What is done to an object with a UID.
+/// A step for an object with a UID.
 pub type Action = action::Action<Step>;
 
-/// Something that is done.
+/// A write for an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// A pod gets the owner that its labels say.
+    /// Adopts or releases a pod.
     Own(OwnerChange),
-    /// This number of pods is made.
+    /// Creates this number of pods.
     Create(usize),
-    /// Pods are ended.
+    /// Deletes pods.
     Delete(Vec<PodId>),
-    /// Its status is written.
+    /// Writes the status.
     Status(Counts),
 }
 
@@ -201,14 +201,14 @@ impl<K: Replicated> Controller for Replicas<K> {
         let meta = set.metadata();
         let pods = self.pods.of(meta.uid.as_deref().unwrap_or_default());
         let pods = self.ready.on_clock(key, set.least_ready(), pods, now);
-        // A pod that has ended needs no owner: it counts as no replica.
+        // A pod that has ended is not adopted: it does not count as a replica.
         let running = pods.iter().filter(|(_, pod)| !pod.ended()).cloned();
         let wants = |_: &Key, pod: &OwnedPod| !pod.ended() && set.wants(&pod.labels);
         let owner_changes = self.pods.owner_changes(meta, &running.collect(), wants);
         let active = pods.iter().filter(|(_, pod)| pod.is_active()).count();
         let many = i32::try_from(active).is_ok_and(|active| active > set.wanted());
         if usize::try_from(set.wanted()) == Ok(active) || is_leaving(meta) {
-            // Nothing is to be made or ended, so nothing of it fails any more.
+            // No pods are to be created or deleted, so the last failure is over.
             self.failures.forget(key);
         }
         Some(Facts {
@@ -261,7 +261,7 @@ impl<K: Replicated> Controller for Replicas<K> {
 }
 
 impl<K: Replicated> Replicas<K> {
-    /// Active pods of the object and of those that its owner controls beside it, by node.
+    /// Active pods of the object and of all others with the same owner, by node.
     fn crowd(&self, set: &Kept<K>) -> Crowd {
         let meta = set.metadata();
         let siblings = match controller(meta) {
@@ -282,7 +282,7 @@ impl<K: Replicated> Replicas<K> {
     }
 }
 
-/// Makes or ends pods, and writes the status where it differs.
+/// Creates or deletes pods, and writes the status if it differs.
 fn manage<K: Replicated>(facts: &Facts<K>, now: Timestamp) -> Plan<Step> {
     let set = &facts.set;
     let mut active: Vec<_> = facts
@@ -314,7 +314,7 @@ fn manage<K: Replicated>(facts: &Facts<K>, now: Timestamp) -> Plan<Step> {
     }
 }
 
-/// When the next pod will have been ready for long enough.
+/// Time until the next pod becomes available.
 fn soonest<K: Replicated>(facts: &Facts<K>, now: Timestamp) -> Option<Duration> {
     let least = facts.set.least_ready();
     let left = facts
@@ -341,7 +341,7 @@ fn count<K: Replicated>(
     let leaving = i32::try_from(leaving.count()).unwrap_or(i32::MAX);
     let mut conditions = set.counts().conditions;
     match &facts.failure {
-        // The first failure's message stays, so that repeated failures cause no writes.
+        // The message of the first failure is kept, so that repeated failures cause no writes.
         Some(_) if condition::find(&conditions, FAILURE).is_some() => {}
         Some(Failure { reason, message }) => {
             conditions.push(Condition::new(FAILURE, "True", reason, message, now));

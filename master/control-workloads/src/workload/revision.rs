@@ -1,5 +1,5 @@
-//! ControllerRevisions: the templates that a DaemonSet or StatefulSet has had, numbered in the
-//! order in which they were current.
+//! ControllerRevisions: the present and former templates of a DaemonSet or StatefulSet, numbered in
+//! the order in which they were current.
 
 use super::claim::OwnerChange;
 use super::hash::of_patch;
@@ -24,26 +24,26 @@ pub const HASH: &str = "controller-revision-hash";
 /// The label of the revisions of StatefulSets that identifies a template.
 const STATEFUL_HASH: &str = "controller.kubernetes.io/hash";
 
-/// Something that is done to revisions.
+/// A write of revisions.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// One gets the owner that its labels say.
+    /// Adopts or releases a revision.
     Own(OwnerChange),
-    /// One is made.
+    /// Creates a revision.
     Create(Box<ControllerRevision>),
-    /// One with this name and UID is current again, under this number.
+    /// Makes a revision with this name and UID the current one, under this number.
     Renumber(String, String, i64),
-    /// One with this name and UID goes.
+    /// Deletes a revision with this name and UID.
     Delete(String, String),
 }
 
-/// Revisions by who controls them.
+/// All revisions, with an index by controller.
 #[derive(Debug)]
 pub struct Revisions(Lookup<Kept<ControllerRevision>>);
 
 impl Revisions {
-    /// Follows all revisions; one that changes concerns its owner, and while it has none, those of
-    /// `owners` that want it.
+    /// Follows all revisions. A changed revision concerns its controller, or if it has none, those
+    /// of `owners` whose selector matches.
     pub fn follow<T>(setup: &mut Setup<'_>, owners: &Store<Kept<T>>) -> Self
     where
         T: Object + Selects + PartialEq + Debug + Sync,
@@ -54,14 +54,14 @@ impl Revisions {
         Self(all.index(&by_controller()))
     }
 
-    /// Those that the owner with a UID controls.
+    /// The revisions that the owner with this UID controls.
     pub fn of(&self, uid: &str) -> Entries<Kept<ControllerRevision>> {
         self.0.get(uid)
     }
 
-    /// What must change about the owner of these revisions of an owner and of its namespace's
-    /// orphans. So an owner that was deleted with `--cascade=orphan` and is created again adopts
-    /// its revisions like its pods, and no pod is of an unknown template.
+    /// Adoptions and releases: of these revisions of an owner, and of the orphans in its namespace.
+    /// So an owner that was deleted with `--cascade=orphan` and is created again adopts its
+    /// revisions like its pods, and the template of each pod is known.
     pub fn owner_changes<T: Object + Selects>(
         &self,
         owner: &T,
@@ -84,9 +84,9 @@ pub fn data(template: &PodTemplateSpec) -> Value {
     as_go_writes(json!({"spec": {"template": template}}))
 }
 
-/// A patch as the types of Kubernetes 1.34 and later write it in Go. What is a struct there and no
-/// pointer is always written, if only as an empty one; a time of creation that was never set was
-/// written as `null` before.
+/// A patch as the Go types of Kubernetes 1.34 and later write it. Fields that are structs there,
+/// and not pointers, are always written, even if empty. Before 1.34, an unset creation time was
+/// written as `null`.
 fn as_go_writes(mut patch: Value) -> Value {
     let Some(template) = patch.pointer_mut("/spec/template") else {
         return patch;
@@ -120,7 +120,7 @@ fn as_go_writes(mut patch: Value) -> Value {
     patch
 }
 
-/// The elements of the list at a pointer; none where it is not there.
+/// The elements of the list at a pointer; none if there is no such list.
 fn elements<'a>(object: &'a mut Value, list: &str) -> impl Iterator<Item = &'a mut Value> {
     let list = object.pointer_mut(list).and_then(Value::as_array_mut);
     list.into_iter().flatten()
@@ -133,29 +133,29 @@ fn written(object: Option<&mut Value>, field: &str, empty: Value) {
     }
 }
 
-/// Writes the divisor of a container's amount that something refers to.
+/// Writes the divisor of a `resourceFieldRef`.
 fn amount(source: Option<&mut Value>) {
     let amount = source.and_then(|source| source.get_mut("resourceFieldRef"));
     written(amount, "divisor", "0".into());
 }
 
-/// The owner's revision of its template.
+/// The revision of an owner's present template.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Current {
     /// Its name.
     pub name: String,
     /// Its hash.
     pub hash: String,
-    /// The hash that a revision of this template is made with. Pods that have it are of this
-    /// template, too: the revision that they were made of has gone, and a copy stands for it.
+    /// The hash with which a revision of this template is created. Pods with it are of this
+    /// template, too, even if their revision was deleted and a copy is used in its place.
     pub content_hash: String,
-    /// What is to be done before anything else.
+    /// A write that must come first.
     pub step: Option<Step>,
 }
 
-/// The revision of a template of an owner with this metadata: the one with this content that pods
-/// have (`used`, by its hash), else the one under the highest number, or a new one. It has the
-/// owner's annotations, among which people say why they change it.
+/// The revision of an owner's template: of those with this content, one that pods use (`used`, by
+/// its hash), else the one with the highest number, else a new one. It has the owner's annotations,
+/// as people write the reason of a change there.
 pub fn current(
     owner: &OwnerReference,
     meta: &ObjectMeta,
@@ -172,8 +172,9 @@ pub fn current(
         .filter(|(_, one)| content(one).is_some_and(|known| is_alike(known, &data)))
         .collect();
     equal.sort_by_key(|(_, one)| one.revision);
-    // Any client may copy a revision: pods of the one don't restart because another comes. The
-    // newest stands for one that a client deletes, so that what is deleted does not come back.
+    // Any client may copy a revision; pods must not restart because of a copy. If a client deletes
+    // a revision, the newest copy is used in its place, so that the deleted one is not created
+    // again.
     let newest_first = || equal.iter().rev();
     let hash = of_patch(&data, collisions);
     let found = newest_first()
@@ -218,14 +219,14 @@ pub fn current(
     }
 }
 
-/// What pods of a revision have as their label; its name where it has none, as upstream.
+/// The hash in the label of a revision's pods; the revision's name if it has none, as upstream.
 fn hash_of<'a>(key: &'a Key, revision: &'a Kept<ControllerRevision>) -> &'a str {
     let labels = revision.metadata.labels.as_ref();
     let hash = labels.and_then(|labels| labels.get(HASH));
     hash.map_or(key.name.as_str(), String::as_str)
 }
 
-/// Whether a revision, of whatever version of Kubernetes, is of a template.
+/// Whether a revision, written by any version of Kubernetes, has the content of a template.
 fn is_alike(known: &Value, data: &Value) -> bool {
     known == data || as_go_writes(known.clone()) == *data
 }
@@ -241,7 +242,7 @@ pub fn template(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
     PodTemplateSpec::from_tree(&template).ok()
 }
 
-/// Revisions beyond the limit of history that nothing uses, the oldest first.
+/// Deletes unused revisions beyond the history limit, the oldest first.
 pub fn beyond(
     known: &Entries<Kept<ControllerRevision>>,
     used: &BTreeSet<&str>,
@@ -266,13 +267,12 @@ pub fn beyond(
     gone.collect()
 }
 
-/// Carries a step out for an owner in a namespace.
+/// Carries out a step for an owner in a namespace.
 ///
 /// # Errors
-/// As the API answers. "Already exists" where there is a revision of this name: if it has other
-/// content or another controller, the owner's status then counts a collision more than
-/// `collisions`, so that the next plan chooses another name; if not, the stores have yet to show
-/// it.
+/// As the API answers. "Already exists" if there is a revision of this name: if it has other
+/// content or another controller, `status.collisionCount` of the owner is raised above
+/// `collisions`, so that the next plan chooses another name; if not, the stores do not show it yet.
 pub async fn carry_out<K: Object>(
     writer: &Writer,
     owner: &OwnerReference,
@@ -301,7 +301,7 @@ pub async fn carry_out<K: Object>(
     result
 }
 
-/// Whether a revision is what an owner wants to make, and its own or one that it adopts.
+/// Whether an existing revision has the wanted content, and belongs to the owner or is an orphan.
 fn is_free(known: &ControllerRevision, new: &ControllerRevision, owner: &OwnerReference) -> bool {
     let same = content(known).zip(content(new));
     let labels = known.metadata.labels.as_ref();

@@ -1,12 +1,12 @@
-//! How long failed daemon pods stay on a node before they are replaced: a kubelet that refuses each
-//! of them would be asked without end otherwise.
+//! Back-off for failed daemon pods: how long one stays on its node before it is replaced. Otherwise
+//! pods would be created without end for a kubelet that refuses each.
 
 use master_client::Key;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The first wait, and the longest (upstream's).
+/// The first and the longest wait (upstream's).
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(15 * 60);
 
@@ -30,7 +30,8 @@ impl Wait {
         Self { since: now, length }
     }
 
-    /// Whether it makes the next one longer: after twice the longest all is well again.
+    /// Whether the next wait is longer: only if this one began no longer ago than twice the longest
+    /// wait.
     fn counts(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.since) <= 2 * LONGEST
     }
@@ -39,7 +40,7 @@ impl Wait {
 /// Waits by the name of the node.
 pub type OfNodes = HashMap<String, Wait>;
 
-/// The waits of all owners. Those of an owner start again when its specification changes.
+/// The waits of all owners. Those of an owner are reset when its specification changes.
 #[derive(Debug, Default)]
 pub struct Waits(Mutex<HashMap<Key, OfOwner>>);
 
@@ -60,14 +61,14 @@ struct OfOwner {
 }
 
 impl Waits {
-    /// Those of an owner.
+    /// The waits of an owner, by node.
     pub fn of(&self, owner: &Key, version: &Version) -> OfNodes {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let own = all.get(owner).filter(|own| own.version == *version);
         own.map(|own| own.nodes.clone()).unwrap_or_default()
     }
 
-    /// A pod of an owner has failed on a node, and is replaced now: the next one waits for longer.
+    /// Notes that a failed pod of an owner is replaced now on a node: the next one waits longer.
     pub fn note(&self, owner: &Key, version: &Version, node: &str, now: Instant) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let own = all.entry(owner.clone()).or_default();
@@ -80,7 +81,7 @@ impl Waits {
         own.nodes.insert(node.to_owned(), next);
     }
 
-    /// The owner is gone.
+    /// Forgets an owner that was deleted.
     pub fn forget(&self, owner: &Key) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.remove(owner);
