@@ -52,7 +52,7 @@ fn status(scene: &Budgets, seconds: u64) -> PodDisruptionBudgetStatus {
     let plan = scene.plan(&key("b"), seconds);
     let written = plan.actions.into_iter().find_map(|action| match action {
         Action::Status(_, version, status) => {
-            assert_eq!(version, "7", "it names what it was planned on");
+            assert_eq!(version, "7", "it has the version that was planned for");
             Some(*status)
         }
         Action::Event(..) => None,
@@ -71,7 +71,7 @@ fn numbers(status: &PodDisruptionBudgetStatus) -> [i32; 4] {
 }
 
 #[test]
-fn what_may_go_is_what_is_healthy_beyond_what_is_wanted() {
+fn as_many_disruptions_are_allowed_as_pods_are_healthy_beyond_the_wanted() {
     // Spec; replicas, ready and cold pods; expected, desired, healthy, allowed.
     let table = [
         (json!({"minAvailable": 2}), (3, 3, 0), [3, 2, 3, 1]),
@@ -103,7 +103,7 @@ fn what_may_go_is_what_is_healthy_beyond_what_is_wanted() {
 }
 
 #[test]
-fn a_pod_that_was_granted_counts_no_more_until_it_is_clear_that_it_stays() {
+fn a_pod_whose_eviction_was_granted_does_not_count_until_it_is_clear_that_it_stays() {
     let mut scene = Budgets::new();
     application(&mut scene, 3, 3, 0);
     let noted = json!({"disruptedPods": {"p0": at(0).to_string(), "gone": at(0).to_string()}});
@@ -121,7 +121,7 @@ fn a_pod_that_was_granted_counts_no_more_until_it_is_clear_that_it_stays() {
     let late = scene.plan(&key("b"), 121);
     assert!(matches!(&late.actions[0], Action::Event(_, _, news) if news.reason == "NotDeleted"));
     assert_eq!(numbers(&status(&scene, 121)), [3, 2, 3, 1]);
-    // One that is being deleted is not healthy, and needs no note.
+    // A pod that is being deleted is not healthy, and needs no entry.
     let going = OwnedPod {
         deleted: Some(at(30)),
         ..pod_of("ReplicaSet", "web-1", "p0")
@@ -275,7 +275,7 @@ fn no_number_of_a_budget_or_of_what_it_protects_ends_the_controllers() {
             .stand
             .set(key(&format!("{name}-p")), pod_of("ReplicaSet", name, name));
     }
-    // The last time that there is.
+    // The latest possible time.
     let granted = json!({"disruptedPods": {"one-p": "9999-12-30T21:59:59Z"}});
     scene.stand.set(
         key("b"),

@@ -69,7 +69,7 @@ fn each_time_of_a_schedule_gets_one_job_named_after_it() {
         unreachable!("{steps:?}")
     };
     assert_eq!((status.scheduled, status.active.len()), (Some(at(300)), 1));
-    // Of times that were missed only the last is made up for.
+    // Of several missed times only the last gets a Job.
     assert_eq!(
         created(&cron_steps(&scene, 1300)),
         Some(format!("tick-{}", at(1200).as_second() / 60))

@@ -146,8 +146,8 @@ impl World {
         }
     }
 
-    /// Acts until nothing is planned, all pods ready at each step; the most pods that were missing
-    /// or beyond one per node.
+    /// Acts until nothing is planned, with all pods ready at each step; returns the most pods that
+    /// were missing, and the most beyond one per node.
     fn settle(&mut self) -> (usize, usize) {
         let (mut missing, mut beyond) = (0, 0);
         for _ in 0..50 {
@@ -298,7 +298,7 @@ fn pods_of_a_node_that_is_gone_are_left_to_pod_garbage_collection() {
     world.node("n1", &[]);
     world.settle();
     assert_eq!((world.nodes(), world.made), (vec!["n1", "n2", "n3"], 3));
-    // One that is not bound yet is nobody else's to delete.
+    // No other controller deletes a pod that is not bound yet.
     let pod = world.pods.values_mut().find(|pod| &*pod.node == "n1");
     let pod = pod.unwrap();
     (pod.node, pod.meant_for) = ("".into(), "n1".into());
@@ -381,7 +381,7 @@ fn what_does_not_serve_is_replaced_beside_the_surge_and_at_once() {
     assert_eq!((world.made, world.hashes().len()), (6, 1));
 }
 
-/// Else `kubectl rollout status` ends before any new pod runs.
+/// Otherwise `kubectl rollout status` ends before any new pod runs.
 #[test]
 fn a_node_is_updated_once_its_oldest_pod_is_of_the_new_template() {
     let counts = |world: &World| {
@@ -421,7 +421,7 @@ fn a_node_is_updated_once_its_oldest_pod_is_of_the_new_template() {
     assert_eq!(counts(&world), [3, 3, 3, 3]);
 }
 
-/// Of which template it is, and which came first by a clock that was set, says nothing of that.
+/// Neither the template nor the creation time, by a clock that was set, shows which pod serves.
 #[test]
 fn the_daemon_that_serves_stays_when_the_template_changes_again() {
     let mut world = World::rolling(1, 0);
@@ -442,7 +442,7 @@ fn the_daemon_that_serves_stays_when_the_template_changes_again() {
     assert_eq!(world.hashes().len(), 1);
 }
 
-/// Else a kubelet that refuses the successor gets one after the other, whatever the back-off.
+/// Otherwise a kubelet that refuses the successor gets one after the other, whatever the back-off.
 #[test]
 fn a_successor_that_failed_waits_before_another_comes() {
     let mut world = World::rolling(1, 0);

@@ -413,7 +413,7 @@ fn a_pod_that_is_to_go_already_serves_no_longer() {
         world.act(2);
     }
     assert_eq!(world.sizes()[0], 3, "the other one may be missing already");
-    // Its controller has written its status before it ended the fourth pod.
+    // Its controller wrote the status before it deleted the fourth pod.
     let first = world.sets.values_mut();
     let first = first.min_by_key(|set| set.metadata.creation_timestamp.clone());
     let first = first.unwrap();
@@ -430,8 +430,8 @@ fn a_pod_that_is_to_go_already_serves_no_longer() {
 /// Pods of a ReplicaSet as they are: all, and those that serve.
 type Pods = (i32, i32);
 
-/// What its controller does with a ReplicaSet: it writes the status of the pods that it found, and
-/// ends or makes some.
+/// Simulates the controller of a ReplicaSet: it writes the status of the pods that it found, and
+/// deletes or creates some.
 fn keep(set: &mut ReplicaSet, pods: &mut Pods) {
     let replicas = set.spec.as_ref().unwrap().replicas.unwrap();
     let status = set.status.get_or_insert_default();
@@ -439,13 +439,13 @@ fn keep(set: &mut ReplicaSet, pods: &mut Pods) {
     status.ready_replicas = Some(pods.1);
     status.available_replicas = Some(pods.1);
     status.observed_generation = set.metadata.generation;
-    // What does not serve goes first.
+    // Pods that are not available are deleted first.
     *pods = (replicas, pods.1.min(replicas));
 }
 
 proptest! {
-    /// However late ReplicaSets follow and tell, as many pods serve as must, since as many have
-    /// served as are wanted.
+    /// However late ReplicaSets act and report, as many pods are available as must be, once all
+    /// wanted ones have been.
     #[test]
     fn as_many_serve_as_must_while_replica_sets_lag(
         replicas in 1_i32..6, surge in 0_i32..3, missing in 0_i32..3,
@@ -520,7 +520,7 @@ proptest! {
             world.act(seconds);
             let total: i32 = world.sizes().iter().sum();
             prop_assert!(total <= replicas + surge, "{total} of {replicas} + {surge}");
-            // Pods that are left for certain: of each set no more can have gone than it lost.
+            // Pods that certainly remain: a set can have lost no more than it was scaled down by.
             let least = (replicas - missing).max(0);
             let after = left(&world, &before);
             let sum: i32 = before.values().sum();

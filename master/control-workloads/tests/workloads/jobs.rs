@@ -60,8 +60,8 @@ impl World {
         self.scene.plan(&key("web"), self.seconds).requeue
     }
 
-    /// Does what is planned, as far as `most` steps: a process may stop after each; whether
-    /// anything was.
+    /// Carries out at most `most` planned steps, as a process may stop after each; returns whether
+    /// there were any.
     fn act(&mut self, most: usize) -> bool {
         let steps = self.steps();
         for step in steps.iter().take(most) {

@@ -1,5 +1,5 @@
-//! Workloads against the real API server over the real store, with kubelets that say at once what
-//! they are asked for.
+//! Workloads against the real API server over the real store, with simulated kubelets that report
+//! the wanted state at once.
 
 use config_kube::identity::CONTROLLER_MANAGER_USER;
 use config_kube::k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
@@ -64,8 +64,8 @@ pub(crate) async fn cluster(kubelets: bool) -> Cluster {
     }
 }
 
-/// Every pod ends or runs, as its image says, as soon as it is seen, and is gone as soon as that is
-/// wanted. A pod that is meant for a node is bound to it first.
+/// Simulates kubelets: every pod ends or runs, as its image says, as soon as it is seen, and is
+/// removed as soon as it is deleted. A pod with an affinity to one node is bound to it first.
 async fn play_kubelets(admin: Client) {
     loop {
         let pods = admin.list::<Pod>(None, &ListParams::default()).await;

@@ -1,5 +1,5 @@
-//! The controllers of workloads: what each plans by what is in its stores, with no API and no
-//! waiting, and (in `life` and `served`) its result against the real API.
+//! The controllers of workloads: the plan of each from the content of its stores, without an API
+//! and without waiting, and (in `life` and `served`) the result against the real API.
 
 #![allow(
     clippy::unwrap_used,

@@ -84,15 +84,15 @@ fn missing_pods_are_made_and_the_status_counts_them() {
         conditions: Vec::new(),
     };
     assert_eq!(status(&planned), Some(&expected));
-    // What is written already is not written again.
+    // An unchanged status is not written again.
     let written = json!({"replicas": 2, "fullyLabeledReplicas": 1, "readyReplicas": 2, "availableReplicas": 1,
         "terminatingReplicas": 1, "observedGeneration": 3});
     scene.stand.set(key("web"), set(2, written));
     assert_eq!(scene.plan(&key("web"), 4).actions, []);
 }
 
-/// What serves counts on although someone sets the clock back, while it is known and to a new
-/// process.
+/// Available pods stay so if the clock is set back, for a process that knows them and for a new
+/// one.
 #[test]
 fn available_pods_stay_available_while_the_clock_is_set_back() {
     let mut scene = Scene::<ReplicaSets>::new();

@@ -1,5 +1,5 @@
 //! Jobs, CronJobs, DaemonSets, StatefulSets, ReplicationControllers and budgets against the real
-//! API server, with kubelets that say at once what they are asked for.
+//! API server, with simulated kubelets that report the wanted state at once.
 
 use crate::life::{Cluster, cluster, eventually};
 use config_kube::k8s_openapi::api::apps::v1::{
@@ -94,8 +94,8 @@ impl Cluster {
             .collect()
     }
 
-    /// Deletes an object as `kubectl` does: without a word of the client Jobs and
-    /// ReplicationControllers leave their pods.
+    /// Deletes an object as `kubectl` does, in the background: without a policy, Jobs and
+    /// ReplicationControllers orphan their pods.
     async fn delete<T: Object>(&self, name: &str) {
         let params = DeleteParams {
             propagation: Some("Background"),
@@ -451,8 +451,8 @@ async fn a_replication_controller_keeps_its_pods_and_is_scaled() {
     cluster.none::<Pod>().await;
 }
 
-/// A workload that is deleted without its pods and comes back takes them over, with the revisions
-/// that they are of: none of them is started again.
+/// A workload that is deleted without its pods and created again adopts them with their revisions:
+/// none of the pods is replaced.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_orphaned_is_taken_over_and_goes_on() {
     let cluster = cluster(true).await;
