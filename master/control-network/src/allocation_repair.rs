@@ -1,10 +1,10 @@
-//! Service addresses and node ports are allocated to the services that have them, whatever was done
-//! to the store.
+//! Repairs the allocations of service addresses and node ports: each is allocated to the service
+//! that has it, whatever was done to the store.
 //!
-//! The API writes a service in one transaction with its allocations, so this finds something only
-//! after a store was restored from elsewhere or changed by other means, or after the ranges were
-//! configured differently. No watch event shows that, so everything is checked at the start and
-//! then every [`PERIOD`].
+//! The API writes a service and its allocations in one transaction, so there is something to repair
+//! only after the store was restored or changed by other means, or the ranges were configured
+//! differently. No watch event shows that, so everything is checked at the start and then every
+//! [`PERIOD`].
 
 use master_client::{ApiError, Key, Recorder};
 use master_control::controller::{Controller, Now, Plan, Right, right};
@@ -14,7 +14,7 @@ use master_control::writer::Writer;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Between two checks (upstream's).
+/// Time between two checks (upstream's).
 pub const PERIOD: Duration = Duration::from_secs(180);
 
 /// The controller. It has one key. Without [`Allocations`] it does nothing.
@@ -23,7 +23,7 @@ pub struct AllocationRepair {
     allocations: Option<Arc<dyn Allocations>>,
 }
 
-/// Everything is checked and repaired.
+/// Checks and repairs everything.
 #[derive(Debug, PartialEq)]
 pub struct Repair;
 
@@ -57,7 +57,7 @@ impl Controller for AllocationRepair {
             return Ok(());
         };
         for event in allocations.repair().await? {
-            // Under upstream's names of the two components that repair.
+            // The event has upstream's name of the component that repairs.
             Recorder::new(writer.client().clone(), event.component)
                 .record_of(event.about, &event.event)
                 .await;

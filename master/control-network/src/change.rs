@@ -1,4 +1,4 @@
-//! What the controllers of endpoints do to their objects.
+//! The writes of the controllers of endpoints.
 
 use master_client::{ApiError, DeleteParams, Key, Object};
 use master_control::writer::Writer;
@@ -6,7 +6,7 @@ use master_control::writer::Writer;
 /// A write to an object of a kind.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change<K> {
-    /// A new one.
+    /// Creates an object.
     Create(Box<K>),
     /// Updates an object to this, unless it changed since it was read.
     Update(Box<K>),
@@ -20,7 +20,7 @@ pub enum Change<K> {
 }
 
 impl<K: Object> Change<K> {
-    /// Writes it.
+    /// Makes the write.
     ///
     /// # Errors
     /// The API refuses the write or does not answer: as for each call of [`Writer`].

@@ -3,7 +3,7 @@
 //!
 //! Names, labels and annotations are upstream's. Endpoints hold the addresses of the service's
 //! first family, at most a thousand; clients that need more or other ones read slices. Endpoints
-//! that this controller did not make stay when a service is deleted.
+//! that this controller did not create stay when a service is deleted.
 
 use crate::change::Change;
 use crate::endpoint_slices::ports::PortLists;
@@ -33,7 +33,7 @@ const TRUNCATED: &str = "truncated";
 /// The annotation with the time of the change that led to the last write.
 pub(crate) const TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
-/// Endpoints as they are.
+/// Existing Endpoints.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EndpointsView {
     /// Metadata without managed fields.
@@ -43,7 +43,7 @@ pub struct EndpointsView {
 }
 
 impl EndpointsView {
-    /// Whether this controller made them.
+    /// Whether this controller created them.
     fn is_own(&self) -> bool {
         let labels = self.meta.labels.as_ref();
         labels.is_some_and(|labels| labels.get(MANAGED_BY).is_some_and(|by| by == MANAGER))
@@ -77,9 +77,9 @@ pub struct EndpointsKeeper {
 pub struct Facts {
     /// The service's key.
     pub key: Key,
-    /// The service; none where it is gone.
+    /// The service; `None` if it was deleted.
     pub service: Option<Arc<ServiceView>>,
-    /// Pods with their names, in order.
+    /// Pods with their names, sorted by name.
     pub pods: Vec<(String, Arc<Backend>)>,
     /// The existing Endpoints.
     pub endpoints: Option<Arc<EndpointsView>>,
@@ -251,7 +251,7 @@ fn counts(pod: &Backend, service: &ServiceView) -> bool {
     !pod.ended && (!pod.terminating || service.publish_not_ready)
 }
 
-/// Addresses of pods that have their ports in common.
+/// Addresses of pods with the same ports.
 #[derive(Default)]
 struct Group<'a> {
     ports: Vec<ResolvedPort<'a>>,
@@ -259,8 +259,7 @@ struct Group<'a> {
     not_ready: Vec<EndpointAddress>,
 }
 
-/// A port of a service as a pod has it. The order is that in which subsets and their ports are
-/// listed.
+/// A port of a service with its number in a pod. Subsets and their ports are listed in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct ResolvedPort<'a> {
     name: &'a str,
@@ -287,8 +286,8 @@ fn subsets(facts: &Facts, service: &ServiceView) -> (Vec<EndpointSubset>, bool) 
         let Some(group) = groups.get_mut(list) else {
             continue;
         };
-        // A service without an address may have no ports; else a pod without any has nothing to
-        // offer.
+        // Pods without any of the ports are left out, unless the service is headless and has no
+        // ports.
         if group.ports.is_empty() && !(service.headless && service.ports.is_empty()) {
             continue;
         }
@@ -335,8 +334,8 @@ fn port(port: ResolvedPort<'_>) -> EndpointPort {
     }
 }
 
-/// A service's ports as pods have them, sorted, without those of which the pods have no port of the
-/// name.
+/// A service's ports with the numbers in pods, sorted, without named ports that the pods do not
+/// have.
 fn resolved<'a>(service: &'a ServiceView, numbers: &[Option<i32>]) -> Vec<ResolvedPort<'a>> {
     let ports = service.ports.iter().zip(numbers);
     let mut ports: Vec<ResolvedPort<'_>> = ports

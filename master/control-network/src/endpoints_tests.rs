@@ -99,14 +99,14 @@ fn pods_of_the_same_ports_are_together_and_nothing_is_written_twice() {
     assert_eq!(lines(&changed)[0], "10.1.0.1,10.1.0.2|:8080,81");
     assert_eq!(annotation(&changed, TRIGGER), Some("2026-01-02T00:00:02Z"));
     facts.endpoints = Some(stored(&changed));
-    // A pod that goes is no moment that anybody could name.
+    // The deletion of a pod has no known time.
     facts.pods.remove(0);
     let changed = after(reconcile(&facts));
     assert_eq!(annotation(&changed, TRIGGER), None);
     assert_eq!(lines(&changed)[0], "10.1.0.2|:8080,81");
 }
 
-/// Searched and compared one by one, they would take longer than any test runs.
+/// Searching and comparing them one by one would take longer than any test may run.
 #[test]
 fn ports_of_a_service_are_not_searched_among_those_of_each_pod() {
     const PORTS: usize = 20_000;

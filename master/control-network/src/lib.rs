@@ -1,13 +1,12 @@
-//! Controllers of addresses: each node gets a range for its pods, each service its endpoints.
+//! Controllers of addresses: they give each node ranges for its pods, and each service its
+//! endpoints.
 //!
 //! - `node_ipam`: a range of pod addresses for each node
 //! - `endpoint_slices`: the addresses of the pods that a service selects
 //! - `endpoints`: the same in the older kind, for clients that read it
-//! - `mirroring`: EndpointSlices of Endpoints that others keep
-//! - `service_ranges`: the ranges of service addresses, which cannot be deleted while they are in
-//!   use
-//! - `allocation_repair`: each service address and node port is allocated to the service that has
-//!   it
+//! - `mirroring`: EndpointSlices for Endpoints that others write
+//! - `service_ranges`: keeps ServiceCIDRs from being deleted while they are in use
+//! - `allocation_repair`: repairs the allocations of service addresses and node ports
 
 pub mod allocation_repair;
 pub mod change;

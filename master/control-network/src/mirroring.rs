@@ -1,5 +1,5 @@
-//! EndpointSlices of Endpoints that others than the cluster keep: for services without a selector,
-//! so that the nodes' proxies, which read slices alone, serve them too.
+//! Mirrors Endpoints that others write, for services without a selector, as EndpointSlices, because
+//! the nodes' proxies read only slices.
 //!
 //! Names, labels and annotations are upstream's. Endpoints with the label
 //! `endpointslice.kubernetes.io/skip-mirror: "true"`, or by which a leader is elected, are left
@@ -28,13 +28,13 @@ const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
 const MAX_ENDPOINTS: usize = 1000;
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
-/// What kubectl writes for itself.
+/// kubectl's own annotation, which is not copied.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// A slice of this controller; of others nothing is kept.
+/// A slice of this controller. Nothing is kept of others.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct MirrorView {
-    /// The Endpoints that it shows; none where the slice is another's.
+    /// The Endpoints that it mirrors; `None` if the slice is another controller's.
     pub of: Option<String>,
     /// UID.
     pub uid: String,
@@ -78,7 +78,7 @@ impl View for MirrorView {
     }
 }
 
-/// Slices by the Endpoints that they show.
+/// Slices by the Endpoints that they mirror.
 static BY_ENDPOINTS: Index<MirrorView> = Index::new("mirrored", |key, slice| {
     let of = slice.of.as_deref();
     let value = of.map(|name| Key::new(&key.namespace, name).to_string());
@@ -93,18 +93,18 @@ pub struct Mirroring {
     slices: Lookup<MirrorView>,
 }
 
-/// Endpoints, whether they are shown, and the slices that show them.
+/// Endpoints, and the slices that mirror them.
 #[derive(Debug, Clone)]
 pub struct Facts {
     /// Their key.
     pub key: Key,
-    /// They themselves, where slices are to show them.
+    /// The Endpoints, if they are to be mirrored.
     pub endpoints: Option<Arc<EndpointsView>>,
-    /// Slices of this controller, in the order of their names.
+    /// Slices of this controller, sorted by name.
     pub slices: Vec<(Arc<Key>, Arc<MirrorView>)>,
 }
 
-/// Whether slices are to show these Endpoints of this service.
+/// Whether these Endpoints of this service are to be mirrored.
 pub fn is_mirrored(endpoints: &EndpointsView, service: Option<&ServiceView>) -> bool {
     let labels = endpoints.meta.labels.as_ref();
     let skipped = labels.is_some_and(|labels| labels.get(SKIP).is_some_and(|is| is == "true"));
@@ -167,8 +167,8 @@ impl Controller for Mirroring {
     }
 }
 
-/// What is to be done so that slices show each address once: first what comes, then what changes,
-/// then what goes.
+/// The writes after which the slices have each address once: first creations, then updates, then
+/// deletions.
 pub fn reconcile(facts: &Facts) -> Vec<Action> {
     let mut left: Vec<Option<&(Arc<Key>, Arc<MirrorView>)>> = Vec::new();
     let mut by_ports = PortIndex::default();
@@ -230,7 +230,7 @@ pub fn reconcile(facts: &Facts) -> Vec<Action> {
     create.into_iter().chain(update).chain(delete).collect()
 }
 
-/// What all slices of these Endpoints have in common.
+/// The metadata that all slices of these Endpoints share.
 fn metadata(key: &Key, endpoints: &EndpointsView) -> ObjectMeta {
     let mut labels = endpoints.meta.labels.clone().unwrap_or_default();
     labels.insert(SERVICE_NAME.to_owned(), key.name.clone());
@@ -253,7 +253,7 @@ fn metadata(key: &Key, endpoints: &EndpointsView) -> ObjectMeta {
     }
 }
 
-/// Endpoints of one family that have their ports in common.
+/// Endpoints of one family with the same ports.
 struct Group {
     family: &'static str,
     ports: Vec<EndpointPort>,
@@ -268,7 +268,7 @@ struct Groups {
 }
 
 impl Groups {
-    /// The place of the group of this family and these ports.
+    /// The index of the group of this family and these ports.
     fn place(&mut self, family: &'static str, ports: &[EndpointPort]) -> usize {
         let all = &mut self.all;
         let places = self.by_ports.places(family, ports);
@@ -290,7 +290,7 @@ impl Groups {
     }
 }
 
-/// Slices without metadata: for each family and set of ports, as many as it takes.
+/// Slices without metadata: as many as needed for each family and set of ports.
 fn wanted(subsets: &[EndpointSubset]) -> Vec<EndpointSlice> {
     let mut groups = Groups::default();
     for subset in subsets {
@@ -309,7 +309,7 @@ fn wanted(subsets: &[EndpointSubset]) -> Vec<EndpointSlice> {
             let place = places.entry(family);
             let place = *place.or_insert_with(|| groups.place(family, &ports));
             if let Some(group) = groups.all.get_mut(place) {
-                // An address that is there as ready stays so.
+                // An address that is already listed as ready stays ready.
                 let known = group.endpoints.entry(address.ip.clone());
                 known.or_insert_with(|| endpoint(address, ready));
             }

@@ -77,14 +77,14 @@ fn slices_have_upstreams_labels_and_what_the_endpoints_say() {
     let seen: Vec<_> = v4.endpoints.iter().map(ready).collect();
     assert_eq!(seen, [Some(true), Some(false)]);
     assert_eq!(v4.endpoints[0].hostname.as_deref(), Some("a"));
-    // The Endpoints go, or are no longer to be shown.
+    // The Endpoints were deleted, or are no longer to be mirrored.
     facts.endpoints = None;
     facts.slices = after(&facts, reconcile(&facts), &mut made);
     assert!(facts.slices.is_empty());
 }
 
-/// An address each, with ports of which only the last differs: compared with each other, they would
-/// take longer than any test runs.
+/// Subsets with one address each, whose ports differ only in the last: comparing them with each
+/// other would take longer than any test may run.
 #[test]
 fn subsets_are_not_compared_with_each_other() {
     let ports = |last: usize| -> Vec<Value> {

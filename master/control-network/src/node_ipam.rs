@@ -2,8 +2,8 @@
 //! (`spec.podCIDRs`), one of each range.
 //!
 //! Only the Nodes record the allocations: a part is free if no Node has an address of it. So a
-//! restarted master gives no part twice, and a part is released with its Node.
-//! All nodes are one key: two plans at once could give one part to two nodes.
+//! restarted master assigns no part twice, and a part is released with its Node.
+//! All nodes share one key, because two concurrent plans could assign one part to two nodes.
 
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -18,10 +18,10 @@ use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Upstream's reason where no part is free.
+/// Upstream's reason if no part is free.
 const NOT_AVAILABLE: &str = "CIDRNotAvailable";
 
-/// The ranges that a node has, and those that were written for it but are not seen yet.
+/// A node's ranges, and those that were written for it but are not seen yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Claim {
     /// Its name.
@@ -32,11 +32,11 @@ pub struct Claim {
     pub ranges: Vec<Range>,
     /// Whether its `spec.podCIDRs` has entries, readable or not.
     pub has: bool,
-    /// Ranges of a write whose outcome is not seen yet; the next write asks for the same.
+    /// Ranges of a write whose result is not seen yet; the next write has the same.
     pub asked: Vec<Range>,
 }
 
-/// All nodes and the ranges to give parts of.
+/// All nodes and the ranges of the cluster.
 #[derive(Debug)]
 pub struct Facts {
     ranges: Vec<PodRange>,
@@ -47,16 +47,16 @@ pub struct Facts {
 /// The action for a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// It gets its ranges.
+    /// Assigns ranges.
     Give {
         /// The object's name.
         name: String,
         /// Its UID.
         uid: String,
-        /// The ranges, in the order in which the cluster names its own.
+        /// The ranges, in the order of the cluster's.
         ranges: Vec<Range>,
     },
-    /// An event says that nothing is free for it.
+    /// Records the event that no part is free.
     Event {
         /// The object's name.
         name: String,
@@ -69,9 +69,9 @@ pub enum Action {
 
 #[derive(Debug, Default)]
 struct Memory {
-    /// Ranges by the UID of the node for which they were written.
+    /// Written ranges that are not seen yet, by the node's UID.
     asked: BTreeMap<String, Vec<Range>>,
-    /// The number of the last part that was given, for each range.
+    /// The number of the last assigned part of each range.
     last: Vec<usize>,
 }
 
@@ -121,7 +121,7 @@ impl Controller for NodeIpam {
         }
         let all = self.nodes.all();
         let mut memory = self.memory();
-        // A write that was seen, or whose node is gone, is no longer remembered.
+        // A write is forgotten once it was seen or its node is deleted.
         let waiting = all.iter().filter(|(_, node)| node.pod_cidrs.is_empty());
         let waiting: BTreeSet<&str> = waiting.map(|(_, node)| node.uid.as_str()).collect();
         memory.asked.retain(|uid, _| waiting.contains(uid.as_str()));
@@ -186,12 +186,12 @@ impl NodeIpam {
     }
 }
 
-/// Parts for the nodes that have none. What was asked for is asked for again; else each gets the
-/// next free part behind the last one that was given, so that a part that came back rests as long
-/// as it can.
+/// Assigns parts to the nodes that have none. An unseen write is repeated; other nodes get the next
+/// free part after the last assigned one, so that a released part is unused for as long as
+/// possible.
 ///
-/// Guarantees: no part has an address in common with a node's range, with what was asked for
-/// another node, or with another part; a node gets a part of each range or nothing.
+/// Guarantees: no part overlaps a node's range, ranges written for another node, or another part; a
+/// node gets a part of each range or nothing.
 fn give(ranges: &[PodRange], nodes: &[Claim], last: &[usize]) -> Vec<Action> {
     let mut tables: Vec<Table> = ranges
         .iter()
@@ -225,7 +225,7 @@ fn give(ranges: &[PodRange], nodes: &[Claim], last: &[usize]) -> Vec<Action> {
     given
 }
 
-/// Which parts of a range are taken.
+/// The taken parts of a range.
 #[derive(Debug)]
 struct Table {
     of: PodRange,
@@ -249,7 +249,7 @@ impl Table {
         }
     }
 
-    /// The next free part, from the first again behind the last.
+    /// The next free part; after the last one the search continues at the first.
     fn next(&self) -> Option<usize> {
         let from = self.from.min(self.taken.len());
         let order = (from..self.taken.len()).chain(0..from);
@@ -267,7 +267,7 @@ impl Table {
 }
 
 async fn record_event(writer: &Writer, name: &str, uid: String, range: Range) {
-    tracing::warn!(node = name, %range, "no part of the cluster's range is free for the node's pods");
+    tracing::warn!(node = name, %range, "the cluster's range of pod addresses has no free part for the node; delete Nodes that are gone");
     let metadata = ObjectMeta {
         name: Some(name.to_owned()),
         uid: Some(uid),

@@ -77,7 +77,7 @@ fn ranges_of_other_sizes_and_of_other_hands_are_kept_free() {
     assert_eq!(planned(&ranges, &nodes, &[]), ["z: 10.244.3.0/24"]);
     let whole = [with("all", &["10.0.0.0/8"]), free("z")];
     assert_eq!(planned(&ranges, &whole, &[]), ["z!"]);
-    // A node that names something else than a range is left alone.
+    // A node whose value is not a range is left alone.
     let unread = Claim {
         has: true,
         ..free("a")
@@ -121,13 +121,12 @@ fn sizes_that_cannot_be_counted_are_refused() {
 enum Event {
     Join(u8),
     Leave(u8),
-    /// What was planned is written; of every write that fails, the flag says whether it has taken
-    /// effect.
+    /// Carries out the plan up to a write that fails; `took_effect`: that write was made all the same.
     Write {
         fails_after: usize,
         took_effect: bool,
     },
-    /// The master forgets all but the Nodes.
+    /// The master forgets everything except the Nodes.
     Restart,
 }
 

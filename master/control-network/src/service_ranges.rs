@@ -79,7 +79,7 @@ pub struct Facts {
     range: Arc<RangeView>,
 }
 
-/// Finalizer and condition of a range are brought up to date.
+/// Brings finalizer and condition of a range up to date.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reconcile {
     /// The object's name.
@@ -168,8 +168,8 @@ fn has_ready(range: &ServiceCIDR, status: &str) -> bool {
         .any(|condition| condition.type_ == READY && condition.status == status)
 }
 
-/// Sets finalizer and condition of a range that stays; of one that is deleted, removes the
-/// finalizer or sets the condition that says why it waits.
+/// Sets finalizer and condition of a range. If the range is being deleted, removes the finalizer,
+/// or sets the condition that says why it waits.
 async fn reconcile(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError> {
     let range: ServiceCIDR = writer.client().get(None, name).await?;
     if range.metadata.uid.as_deref() != Some(uid) {
@@ -208,7 +208,7 @@ async fn reconcile(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiErro
     finalize(writer, &range, &rest).await
 }
 
-/// Whether an allocated address lies in this range and in no other one that stays.
+/// Whether an allocated address is in this range and in no other that is not being deleted.
 async fn is_needed(client: &Client, range: &ServiceCIDR) -> Result<bool, ApiError> {
     let ranges = client
         .list::<ServiceCIDR>(None, &ListParams::default())

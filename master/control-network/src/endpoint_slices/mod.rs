@@ -2,8 +2,8 @@
 //! hundred.
 //!
 //! Names, labels, conditions and the way slices are filled are upstream's. Services without a
-//! selector and those of type `ExternalName` are left to others; a service that goes takes its
-//! slices with it, since it owns them.
+//! selector and those of type `ExternalName` are left to others. Slices are deleted with their
+//! service, which owns them.
 
 mod plan;
 pub(crate) mod ports;
@@ -36,7 +36,7 @@ pub struct Selected {
     pub name: String,
     /// The pod.
     pub pod: Arc<Backend>,
-    /// Its node; none where there is no such node.
+    /// Its node; `None` if the node does not exist.
     pub node: Option<Arc<ZoneView>>,
 }
 
@@ -47,9 +47,9 @@ pub struct Facts {
     pub key: Key,
     /// The service.
     pub service: Arc<ServiceView>,
-    /// Pods, in the order of their names.
+    /// Pods, sorted by name.
     pub pods: Vec<Selected>,
-    /// Slices of this controller, in the order of their names.
+    /// Slices of this controller, sorted by name.
     pub slices: Vec<(Arc<Key>, Arc<SliceView>)>,
 }
 

@@ -1,4 +1,4 @@
-//! Which slices a service should have, and how those that it has become them (pure).
+//! Plans the slices that a service should have, and the writes that lead there (pure).
 
 use super::ports::{Numbers, PortIndex, PortLists};
 use super::{Backend, Facts, PortView, Selected, ServiceView, SliceView};
@@ -18,11 +18,11 @@ use std::sync::Arc;
 pub const MAX_ENDPOINTS: usize = 100;
 /// The label that names a slice's service.
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
-/// The label that names who keeps a slice.
+/// The label that names the controller of a slice.
 pub(crate) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// This controller, by upstream's name.
 pub const MANAGER: &str = "endpointslice-controller.k8s.io";
-/// The label of slices of services without an address of their own.
+/// The label of slices of headless services.
 pub(crate) const HEADLESS: &str = "service.kubernetes.io/headless";
 
 /// The actions on slices.
@@ -35,7 +35,8 @@ struct Group {
     endpoints: BTreeMap<String, Endpoint>,
 }
 
-/// The slices of a family, found by their ports: there can be as many lists of ports as pods.
+/// The slices of an address family, found by their ports: there can be as many lists of ports as
+/// pods.
 struct OwnSlices<'a> {
     family: &'a str,
     all: Vec<&'a (Arc<Key>, Arc<SliceView>)>,
@@ -73,20 +74,19 @@ impl<'a> OwnSlices<'a> {
         same.into_iter().map(|at| self.all[at]).collect()
     }
 
-    /// Those that were not taken, in their order.
+    /// The slices that were not taken, in their order.
     fn rest(self) -> impl Iterator<Item = &'a (Arc<Key>, Arc<SliceView>)> {
         let all = self.all.into_iter().zip(self.taken);
         all.filter(|(_, taken)| !taken).map(|(slice, _)| slice)
     }
 }
 
-/// What is to be done for a service, so that its slices hold each of its endpoints once: first what
-/// comes, then what changes, then what goes, so that no endpoint is missing in between. A slice
-/// that comes takes the place of one that says that there are no endpoints, so that nobody finds
-/// both.
+/// The writes for a service after which its slices hold each of its endpoints once: first
+/// creations, then updates, then deletions, so that no endpoint is missing in between. A new slice
+/// replaces an empty one by an update, so that clients never see both.
 ///
 /// Guarantees: no slice holds more than [`MAX_ENDPOINTS`]; a slice whose endpoints stay as they are
-/// is not written; each family has a slice, be it empty.
+/// is not written; each family has a slice, even if it is empty.
 pub fn reconcile(facts: &Facts) -> Vec<Action> {
     let mut work = Work {
         facts,
@@ -111,7 +111,7 @@ pub fn reconcile(facts: &Facts) -> Vec<Action> {
     create.chain(work.update).chain(delete).collect()
 }
 
-/// A slice on its way to what it should be.
+/// A slice while its new content is computed.
 struct Draft<'a> {
     key: &'a Key,
     slice: &'a SliceView,
@@ -121,7 +121,7 @@ struct Draft<'a> {
 
 struct Work<'a> {
     facts: &'a Facts,
-    /// When what slices do not show yet came about.
+    /// The time of the first change that slices do not show yet.
     trigger: Option<String>,
     create: Vec<EndpointSlice>,
     update: Vec<Action>,
@@ -133,7 +133,7 @@ impl<'a> Work<'a> {
         let facts = self.facts;
         let mut groups = groups(facts, family);
         if groups.is_empty() {
-            // A slice without endpoints says that there are none.
+            // An empty slice shows that there are no endpoints.
             groups.push(Group::default());
         }
         let mut own = OwnSlices::of(facts, family);
@@ -147,7 +147,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Fills slices of the same ports with the endpoints of a group.
+    /// Distributes the endpoints of a group to the slices with the same ports.
     fn group(
         &mut self,
         family: &str,
@@ -174,7 +174,8 @@ impl<'a> Work<'a> {
             })
             .collect();
         let mut rest: Vec<Endpoint> = rest.into_values().collect();
-        // First those that are written anyway, the fullest first; then as few others as can be.
+        // First the slices that are written anyway, the fullest first; then as few others as
+        // possible.
         drafts.sort_by_key(|draft| (!draft.changed, std::cmp::Reverse(draft.endpoints.len())));
         for draft in drafts
             .iter_mut()
@@ -216,9 +217,9 @@ impl<'a> Work<'a> {
         self.delete.push((key, slice));
     }
 
-    /// Puts new slices in the places of those that go and are empty: only of the same family, which
-    /// no slice can change, and not of an earlier service, which garbage collection takes. One with
-    /// endpoints stays until the others have them.
+    /// Turns deletions of empty slices into updates with the content of new ones. The family must
+    /// be the same, as it is immutable, and the slice must not belong to an earlier service, whose
+    /// slices are garbage collected. A slice with endpoints stays until others have them.
     fn replace(&mut self) {
         for (key, old) in std::mem::take(&mut self.delete) {
             let is_free = old.endpoints.is_empty() && old.owner == self.facts.service.uid;
@@ -293,8 +294,8 @@ impl<'a> Work<'a> {
     }
 }
 
-/// When the first of those changes came about that no slice shows yet: pods that became ready or
-/// not, or the service itself; none where pods only went.
+/// The time of the first change that no slice shows yet: a pod became ready or unready, or the
+/// service was created. `None` if pods were only deleted.
 fn trigger(facts: &Facts) -> Option<String> {
     let shown = facts.slices.iter().flat_map(|(_, slice)| &slice.endpoints);
     let shown = shown.filter_map(|one| {
@@ -317,7 +318,7 @@ fn fill(draft: &mut Draft<'_>, rest: &mut Vec<Endpoint>) {
     draft.endpoints.extend(rest.drain(..room));
 }
 
-/// What makes an endpoint the same one over changes of its conditions.
+/// The identity of an endpoint, which does not depend on its conditions.
 fn identity(endpoint: &Endpoint) -> String {
     let target = endpoint.target_ref.as_ref();
     let uid = target.and_then(|target| target.uid.as_deref());
@@ -326,7 +327,7 @@ fn identity(endpoint: &Endpoint) -> String {
     format!("{}/{node}/{addresses}", uid.unwrap_or_default())
 }
 
-/// A new slice's name begins with this; the API adds five letters.
+/// The prefix of a new slice's name; the API adds five letters.
 fn prefix(service: &str) -> String {
     format!("{service}-")
 }
@@ -342,7 +343,7 @@ fn owner(facts: &Facts) -> OwnerReference {
     }
 }
 
-/// The service's own labels, apart from those that slices have.
+/// The labels of a slice: the service's own, and those of slices.
 fn labels(name: &str, service: &ServiceView) -> BTreeMap<String, String> {
     let mut labels = service.labels.clone();
     labels.retain(|label, _| ![SERVICE_NAME, MANAGED_BY, HEADLESS].contains(&label.as_str()));
@@ -354,7 +355,7 @@ fn labels(name: &str, service: &ServiceView) -> BTreeMap<String, String> {
     labels
 }
 
-/// The endpoints of a family, those of the same ports together.
+/// The endpoints of a family, grouped by ports.
 fn groups(facts: &Facts, family: &str) -> Vec<Group> {
     let mut lists = PortLists::of(&facts.service.ports);
     let mut groups: Vec<Group> = Vec::new();
@@ -400,7 +401,7 @@ pub fn endpoints<'a>(facts: &'a Facts, family: &str) -> Vec<PodEndpoint<'a>> {
     facts.pods.iter().filter_map(of_pod).collect()
 }
 
-/// A service's ports as pods have them, without those of which the pods have no port of the name.
+/// A service's ports with the numbers in pods, without named ports that the pods do not have.
 fn ports(service: &ServiceView, numbers: &[Option<i32>]) -> Vec<EndpointPort> {
     let of_pods = |(port, number): (&PortView, &Option<i32>)| {
         Some(EndpointPort {

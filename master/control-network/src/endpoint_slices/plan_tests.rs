@@ -228,8 +228,8 @@ fn pods_whose_named_ports_differ_are_in_different_slices() {
     );
 }
 
-/// Each pod has a list of ports of its own, and all begin with the same ones: compared with each
-/// other and with each slice, they would take longer than any test runs.
+/// Each pod has a list of ports of its own, and all start with the same ones: comparing them with
+/// each other and with each slice would take longer than any test may run.
 #[test]
 fn lists_of_ports_are_not_compared_with_each_other() {
     const PODS: usize = 500;
@@ -251,7 +251,7 @@ fn lists_of_ports_are_not_compared_with_each_other() {
     let mut state = facts(service, (1..=PODS).map(with).collect());
     let lists: Vec<Group> = groups(&state, "IPv4");
     assert_eq!(lists.len(), PODS);
-    // Slices of which none is wanted any more, but for one.
+    // Slices of which all but one are no longer wanted.
     let slice = |number: usize| {
         let ports = super::ports(&state.service, &lists[number].numbers);
         let ports = ports.into_iter().rev().collect();
@@ -307,7 +307,7 @@ fn a_slice_says_when_the_change_came_about_that_it_shows() {
     assert_eq!(said(&actions), Some(at(30).to_string()), "a pod is ready");
     state.slices = after(&state, actions, &mut made_slices);
     assert_eq!(reconcile(&state).len(), 0);
-    // The deletion of a pod is no moment that anybody could name.
+    // The deletion of a pod has no known time.
     state.pods[0].pod = Arc::new(Backend {
         terminating: true,
         ..with(true, 20, 1)
@@ -401,7 +401,7 @@ fn a_slice_takes_the_place_of_an_empty_one_and_no_endpoint_is_missing_meanwhile(
         assert_eq!(reconcile(&state), []);
         actions
     };
-    // The one that said that there are none.
+    // The slice that showed that there are no endpoints.
     let actions = next(named("a"), pods());
     let [Action::Create(_), Action::Update(slice)] = actions.as_slice() else {
         unreachable!("{actions:?}")
@@ -409,11 +409,11 @@ fn a_slice_takes_the_place_of_an_empty_one_and_no_endpoint_is_missing_meanwhile(
     assert_eq!(slice.metadata.name.as_deref(), Some("web-00001"));
     assert_eq!(slice.metadata.generate_name, None);
     assert_eq!(slice.endpoints.as_ref().map(Vec::len), Some(1));
-    // Those of other ports have endpoints, which are in the new ones first.
+    // Slices with other ports have endpoints: they stay until the new ones have them.
     let actions = next(named("b"), pods());
     let created = actions.iter().map(|one| matches!(one, Action::Create(_)));
     assert_eq!(created.collect::<Vec<_>>(), [true, true, false, false]);
-    // What an earlier service of the name left is not this one's.
+    // Slices of an earlier service of the name are not reused.
     next(named("b"), Vec::new());
     let later = ServiceView {
         uid: "another".to_owned(),
@@ -446,8 +446,8 @@ fn a_change_of_one_pod_writes_one_slice() {
 }
 
 proptest! {
-    /// Whatever came and went before, slices hold what they should after one round, and a second
-    /// round has nothing to do.
+    /// Whatever changed before, slices are right after one round, and a second round has nothing to
+    /// do.
     #[test]
     fn slices_hold_each_endpoint_once(rounds in proptest::collection::vec(
         (proptest::collection::btree_set(0_u8..=255, 0..256), any::<bool>(), any::<bool>()), 1..6,

@@ -1,8 +1,8 @@
-//! The ports of a service as the pods behind it have them, and lists of ports, found by their
-//! content (pure).
+//! Resolves the ports of a service in the pods behind it, and finds lists of ports by their content
+//! (pure).
 //!
-//! A service can have a thousand ports, and thousands of pods: what a pod gives its names is looked
-//! up once for all pods of one template, and no list is compared with all others.
+//! A service can have a thousand ports, and thousands of pods: names are resolved once for all pods
+//! of one template, and no list is compared with all others.
 
 use super::views::{Backend, NamedPort, PortView, Target};
 use config_kube::k8s_openapi::api::discovery::v1::EndpointPort;
@@ -10,19 +10,19 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::Arc;
 
-/// The numbers of a service's ports in a pod, in their order; none where the pod has no port of the
-/// name.
+/// The numbers of a service's ports in a pod, in the service's order; `None` where the pod has no
+/// port of the name.
 pub(crate) type Numbers = Arc<[Option<i32>]>;
 
 /// The different lists of numbers that the pods of a service have.
 #[derive(Debug)]
 pub(crate) struct PortLists<'a> {
     ports: &'a [PortView],
-    /// In the order in which they were met first.
+    /// In the order in which they were found.
     lists: Vec<Numbers>,
     by_numbers: HashMap<Numbers, usize>,
-    /// By the place in memory of a pod's named ports, which the pods of a template share
-    /// ([`Backend`]); as long as this lives, so do they.
+    /// By the address in memory of a pod's named ports, which the pods of a template share
+    /// ([`Backend`]). The pods outlive this map.
     by_pod: HashMap<*const [NamedPort], usize>,
 }
 
@@ -36,7 +36,7 @@ impl<'a> PortLists<'a> {
         }
     }
 
-    /// The number of the list that a pod has: the count of lists before, where it is a new one.
+    /// The index of a pod's list; a new list is appended.
     pub(crate) fn of_pod(&mut self, pod: &'a Backend) -> usize {
         let place = Arc::as_ptr(&pod.ports);
         if let Some(known) = self.by_pod.get(&place) {
@@ -67,14 +67,14 @@ impl<'a> PortLists<'a> {
         self.ports.iter().map(number).collect()
     }
 
-    /// A list by its number.
+    /// A list by its index.
     pub(crate) fn get(&self, list: usize) -> Numbers {
         self.lists.get(list).cloned().unwrap_or_default()
     }
 }
 
-/// Places of lists of ports, by a hash of a family of addresses and the list. The hash is keyed, so
-/// that nobody can choose lists of one hash.
+/// Positions by a hash of an address family and a list of ports. The hash is keyed, so that nobody
+/// can choose lists of one hash.
 #[derive(Debug, Default)]
 pub(crate) struct PortIndex {
     places: HashMap<u64, Vec<usize>>,
@@ -82,15 +82,15 @@ pub(crate) struct PortIndex {
 }
 
 impl PortIndex {
-    /// The places that were added for lists of this hash, in their order: those of this list, and
-    /// hardly ever one of another.
+    /// The positions that were added for lists of this hash, in their order: those of this list,
+    /// and hardly ever one of another.
     pub(crate) fn places(&mut self, family: &str, ports: &[EndpointPort]) -> &mut Vec<usize> {
         let hash = self.hasher.hash_one((family, PortsKey(ports)));
         self.places.entry(hash).or_default()
     }
 }
 
-/// A list of ports for a hash: the generated type has none.
+/// A list of ports that can be hashed: the generated type cannot.
 struct PortsKey<'a>(&'a [EndpointPort]);
 
 impl Hash for PortsKey<'_> {
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(*lists.get(1), [None, None, Some(9)]);
     }
 
-    /// Searched one by one, names of ports would take longer than any test runs.
+    /// A linear search for each name would take longer than any test may run.
     #[test]
     fn many_names_are_looked_up_once_for_all_pods_of_a_template() {
         const COUNT: usize = 100_000;

@@ -24,7 +24,7 @@ pub(crate) static BY_LABEL: Index<ServiceView> = Index::new("selected-label", |k
 pub(crate) static BY_NAMESPACE: Index<Backend> =
     Index::new("namespace", |key, _| vec![key.namespace.clone()]);
 
-/// Pods by the node that they are bound to.
+/// Pods by the node to which they are bound.
 pub(super) static BY_NODE: Index<Backend> = Index::new("node", |_, pod| vec![pod.node.to_string()]);
 
 /// Slices of this controller by their service.
@@ -52,7 +52,7 @@ pub struct PortView {
     pub target: Target,
 }
 
-/// Where a service's port leads.
+/// The target port of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// A number.
@@ -80,14 +80,14 @@ pub struct ServiceView {
     pub publish_not_ready: bool,
     /// Its ports.
     pub ports: Vec<PortView>,
-    /// When it was made.
+    /// Creation time.
     pub created: Option<Timestamp>,
     /// Which endpoints clients prefer (`spec.trafficDistribution`).
     pub distribution: Option<String>,
 }
 
 impl ServiceView {
-    /// Whether its slices are this controller's.
+    /// Whether this controller writes its slices.
     pub fn is_served(&self) -> bool {
         !self.selector.is_empty() && !self.external_name
     }
@@ -145,7 +145,7 @@ fn port(port: ServicePort) -> PortView {
 /// A named port of a container: name, protocol, number.
 pub(crate) type NamedPort = (String, String, i32);
 
-/// What the replicas of a template have in common, stored once.
+/// Values that the replicas of a template share, stored once.
 #[derive(Debug, Default)]
 struct Common {
     nodes: Interner<str>,
@@ -256,9 +256,9 @@ impl View for ZoneView {
 pub struct SliceView {
     /// UID.
     pub uid: String,
-    /// Resource version, for writes that must not be lost on a change.
+    /// Resource version, so that a write fails if the slice has changed.
     pub version: String,
-    /// The service, where the slice is this controller's.
+    /// The service, if the slice is this controller's.
     pub service: Option<String>,
     /// The UID of the service that owns it.
     pub owner: String,

@@ -1,5 +1,4 @@
-//! Allocations that were lost are made again, by the controller, through the real API server over
-//! the real store.
+//! The controller repairs lost allocations, through the real API server over the real store.
 
 use config_kube::identity::CONTROLLER_MANAGER_USER;
 use config_kube::k8s_openapi::api::core::v1::{Event, Service};
@@ -21,7 +20,7 @@ use tempfile::TempDir;
 /// Time for what the controller does, on a machine that is busy with others.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// The API server as the one who repairs.
+/// The API server as the implementation of [`Allocations`].
 #[derive(Debug)]
 struct Repairs(ApiServer);
 
@@ -32,7 +31,7 @@ impl Allocations for Repairs {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_service_has_is_allocated_to_it_again_and_an_event_tells_of_it() {
+async fn a_lost_allocation_of_a_service_is_made_again_with_an_event() {
     let folder = TempDir::new().expect("a folder for the store");
     let store = Arc::new(EmbeddedStore::open(folder.path()).expect("an empty store opens"));
     let options = Options {

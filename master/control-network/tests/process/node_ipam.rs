@@ -101,7 +101,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until an event says that there is nothing left for a node.
+    /// Waits until an event reports that no range is left for a node.
     async fn is_reported(&self, node: &str) {
         let limit = Instant::now() + LIMIT;
         loop {
