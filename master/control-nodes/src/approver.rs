@@ -38,7 +38,7 @@ pub struct Facts {
     request: Arc<RequestView>,
 }
 
-/// The request is approved, if its sender may.
+/// Approves the request, if its sender has the right.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Approve {
     /// The object's name.
@@ -90,7 +90,7 @@ impl Controller for Approver {
     }
 }
 
-/// Approves a request if it is a kubelet's and its sender may.
+/// Approves a request if it is a kubelet's and its sender has the right.
 async fn approve(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError> {
     let client = writer.client();
     let mut request: CertificateSigningRequest = client.get(None, name).await?;
@@ -130,7 +130,7 @@ async fn approve(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError>
             .await
             .map(drop);
     }
-    // Checked again later, with a growing delay: the right may be granted.
+    // An error, so that it is checked again later with a growing delay: the right may be granted.
     let text = format!(
         "recognized csr {name:?} as a kubelet's but subject access review was not approved"
     );

@@ -10,9 +10,9 @@ use master_control::writer::Writer;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// After the decision.
+/// How long a request is kept after the decision.
 const KEPT_AFTER_DECISION: Duration = Duration::from_secs(3600);
-/// Without a decision.
+/// How long a request is kept without a decision.
 const KEPT_PENDING: Duration = Duration::from_secs(24 * 3600);
 
 /// The controller. Its keys are requests.
@@ -28,7 +28,7 @@ pub struct Facts {
     request: Arc<RequestView>,
 }
 
-/// The request goes.
+/// Deletes the request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Delete {
     /// The object's key.

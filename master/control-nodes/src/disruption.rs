@@ -1,4 +1,5 @@
-//! The condition of a pod that a disruption ends (upstream: `DisruptionTarget`).
+//! Writes the condition of a pod that is deleted because of a disruption (upstream:
+//! `DisruptionTarget`).
 
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -6,7 +7,7 @@ use master_client::{ApiError, Key, Patch};
 use master_control::writer::Writer;
 use serde_json::{Value, json};
 
-/// Why a pod is ended.
+/// Why a pod is deleted.
 #[derive(Debug)]
 pub(crate) struct Disruption {
     /// In one CamelCase word.
@@ -15,18 +16,18 @@ pub(crate) struct Disruption {
     pub(crate) message: &'static str,
 }
 
-/// The pod that is ended, as its controller saw it.
+/// The pod that is deleted, as its controller saw it.
 #[derive(Debug)]
 pub(crate) struct EndingPod<'a> {
     /// The object's key.
     pub(crate) key: &'a Key,
     /// Its UID.
     pub(crate) uid: &'a str,
-    /// The generation that was judged.
+    /// The generation of the spec that the controller saw.
     pub(crate) generation: i64,
 }
 
-/// Marks a pod.
+/// Sets the condition of a pod.
 pub(crate) async fn disrupt(
     writer: &Writer,
     pod: &EndingPod<'_>,
@@ -36,7 +37,7 @@ pub(crate) async fn disrupt(
     write(writer, pod, json!({ "conditions": [condition] })).await
 }
 
-/// Ends a pod as failed: no kubelet will say how it ended.
+/// Sets the phase of a pod to `Failed`: no kubelet will report how it ended.
 pub(crate) async fn fail(
     writer: &Writer,
     pod: &EndingPod<'_>,

@@ -1,10 +1,10 @@
-//! Controllers of nodes: their readiness, their pods, and the certificates that they request.
+//! Controllers of nodes: readiness, evictions of pods, and certificate requests.
 //!
-//! - `node_lifecycle`: a node that falls silent is not ready, and is tainted
-//! - `pod_readiness`, `taint_eviction`, `pod_gc`: the consequences for its pods; `disruption` has
-//!   the reasons for ending one, `followed` what they follow
+//! - `node_lifecycle`: marks and taints nodes whose kubelets are silent
+//! - `pod_readiness`, `taint_eviction`, `pod_gc`: the consequences for their pods; `disruption`
+//!   writes the condition of a pod that is deleted for that, `followed` follows pods and nodes
 //! - `machine_nodes`: labels and taints of a Machine's Node, by its state and the policy's rules
-//! - `approver`, `csr_signing`, `csr_cleaner`: certificate requests are decided, signed and removed
+//! - `approver`, `csr_signing`, `csr_cleaner`: decide, sign and delete certificate requests
 
 pub mod approver;
 pub mod csr_cleaner;

@@ -1,8 +1,8 @@
-//! Nodes of Machines: a static machine has one, a Machine's state taints it, a rule of the policy
-//! labels and taints it.
+//! Nodes of Machines: creates those of static machines, taints Nodes by their Machines' states, and
+//! sets the labels and taints of the policy's rule.
 //!
-//! Admission (`master/attest`) makes the Nodes of machines that attest, and this controller keeps
-//! all of them. `master/nodes` decides what to set.
+//! Admission (`master/attest`) creates the Nodes of machines that attest; this controller updates
+//! the Nodes of all. `master/nodes` decides what to set.
 //!
 //! The API denies a machine by the deny list of `master/attest`; other machines know by the Node's
 //! taint alone whom they must not reach. So a Node is tainted wherever that list denies it: also
@@ -26,8 +26,8 @@ use std::sync::Arc;
 static BY_NODE: Index<MachineView> =
     Index::new("node", |_, machine| vec![machine.0.node_name().to_owned()]);
 
-/// The parts of a Machine on which its Node depends. The others are empty, so that a proof which
-/// changes none of these leads to no plan.
+/// The parts of a Machine on which its Node depends. The others are empty, so that an attestation
+/// which changes none of these leads to no plan.
 #[derive(Debug, PartialEq)]
 pub struct MachineView(pub Machine);
 
@@ -110,13 +110,13 @@ pub struct Facts {
 /// An action on one Node.
 #[derive(Debug, PartialEq)]
 pub enum Action {
-    /// The Node of a static machine is created.
+    /// Creates the Node of a static machine.
     Create(Arc<MachineView>),
-    /// It is tainted by the Machine's state, or the taint is removed.
+    /// Sets or removes the taint of the Machine's state.
     Taint(Arc<MachineView>),
-    /// The Node of this name is tainted: no Machine has the name any more.
+    /// Taints the Node of this name: no Machine has the name any more.
     TaintFormer(String),
-    /// It gets the labels and taints of a rule, and loses those of an earlier one.
+    /// Sets the labels and taints of a rule, and removes those of an earlier one.
     Mark(Arc<MachineView>, NodeMarks),
 }
 
@@ -219,8 +219,8 @@ impl Controller for MachineNodes {
     }
 }
 
-/// Whether the master makes this machine's Node without a proof: it is static, and an admin has
-/// approved its certificate.
+/// Whether this machine gets a Node without an attestation: it is static, and an admin has approved
+/// its certificate.
 fn has_static_node(machine: &Machine) -> bool {
     let status = machine.status.as_ref();
     let holds = status.is_some_and(|status| status.certificate.is_some());
@@ -256,7 +256,7 @@ fn retainted(node: &Node, state: MachineState) -> Option<Vec<Taint>> {
     node::retaint(have.unwrap_or_default(), state)
 }
 
-/// Taints the Node by its Machine's state, unless it changes meanwhile.
+/// Taints the Node by its Machine's state, unless the Node changes meanwhile.
 async fn taint(writer: &Writer, planned: &Machine) -> Result<(), ApiError> {
     let (node_name, client) = (planned.node_name(), writer.client());
     let node: Node = client.get(None, node_name).await?;
@@ -298,13 +298,13 @@ async fn write_taints(
     writer.patch::<Node>(&key, &patch).await.map(drop)
 }
 
-/// Sets what the rule gives, and removes what an earlier one gave. The Machine's status is written
-/// before the Node where something is added, and after it where something is removed.
+/// Sets the rule's labels and taints, and removes those of an earlier rule. The Machine's status is
+/// written before the Node if something is added, and after it if something is removed.
 async fn mark(writer: &Writer, planned: &Machine, wanted: &NodeMarks) -> Result<(), ApiError> {
     let (key, client) = (Key::cluster(planned.node_name()), writer.client());
     let node: Node = client.get(None, &key.name).await?;
-    // Read after the Node: admission writes the status before it makes the Node, so this status
-    // covers what the Node has.
+    // Read after the Node: admission writes the status before it creates the Node, so this status
+    // has all marks of the Node.
     let name = planned.metadata.name.as_deref().unwrap_or_default();
     let machine: Machine = client.get(None, name).await?;
     if machine.metadata.uid != planned.metadata.uid {
@@ -336,7 +336,7 @@ async fn mark(writer: &Writer, planned: &Machine, wanted: &NodeMarks) -> Result<
     Ok(())
 }
 
-/// Writes what comes from the rule into the Machine's status, and nothing else of it.
+/// Writes the rule's labels and taints into the Machine's status, and no other field.
 async fn note(writer: &Writer, machine: &Machine, marks: &NodeMarks) -> Result<(), ApiError> {
     let name = machine.metadata.name.as_deref().unwrap_or_default();
     let patch = json!([

@@ -1,9 +1,9 @@
 //! Node lifecycle: a node whose kubelet is silent becomes `Unknown`, and a node's bad conditions
 //! become taints.
 //!
-//! Silence is measured by the master's own monotonic clock from the last *change* of lease or
-//! heartbeat that was seen, so that a node's wrong clock neither hides nor causes it, and after a
-//! start of the master every node has the full grace period.
+//! Silence is measured by the master's monotonic clock from the last *change* of the lease or
+//! heartbeat that was seen. So a node's wrong clock neither hides nor causes it, and after a start
+//! of the master every node has the full grace period.
 
 use config_kube::identity::NODE_LEASE_NAMESPACE;
 use config_kube::k8s_openapi::api::coordination::v1::Lease;
@@ -26,10 +26,10 @@ use std::time::{Duration, Instant};
 /// Time for a new node's kubelet to report at all (upstream: 60 s).
 const STARTUP_GRACE: Duration = Duration::from_secs(60);
 /// Nodes older than this get no event `RegisteredNode`: they were registered before this process
-/// began.
+/// started.
 const MAX_REGISTRATION_AGE: SignedDuration = SignedDuration::from_mins(1);
-/// Time between the evictions of two nodes of a zone (upstream: 0.1 a second), to notice if the
-/// fault is the master's.
+/// Time between the evictions of two nodes of a zone (upstream: 0.1 a second), so that few are
+/// evicted if the fault is the master's.
 const EVICTION_INTERVAL: Duration = Duration::from_secs(10);
 /// The same in a large zone in which most nodes are silent (upstream: 0.01 a second).
 const DISRUPTED_EVICTION_INTERVAL: Duration = Duration::from_secs(100);
@@ -81,7 +81,7 @@ struct Memory {
     /// The UIDs of nodes by their names.
     known: HashMap<String, String>,
     last_seen: HashMap<String, LastSeen>,
-    /// When the pods of a zone's node were evicted last.
+    /// When the last node of each zone was evicted.
     last_evicted: HashMap<Arc<str>, Instant>,
 }
 
@@ -144,9 +144,9 @@ pub enum Action {
     Registered(Identity),
     /// Records the event `RemovingNode`.
     Removed(Identity),
-    /// It was silent for too long: these conditions become unknown.
+    /// It was silent for too long: sets these conditions to `Unknown`.
     Silent(Box<Silent>),
-    /// Its taints.
+    /// Sets its taints.
     Taints {
         /// The node.
         node: String,
@@ -220,7 +220,7 @@ impl Controller for NodeLifecycle {
         };
         let mut memory = self.memory();
         let silence = silence(&mut memory.last_seen, &name, &node, lease, now.instant);
-        // A node that is about to be marked silent takes no turn yet.
+        // A node that is yet to be marked silent is not evicted yet.
         let eviction = if silence < grace || node.is_unreachable() {
             self.eviction(&mut memory, &node, now.instant)
         } else {
@@ -256,7 +256,7 @@ impl Controller for NodeLifecycle {
         if facts.silence < facts.grace {
             plan.requeue_in(facts.grace.saturating_sub(facts.silence));
         } else if let Some(silent) = silent(facts, now.wall) {
-            // Taints follow from what this writes.
+            // The taints follow from these conditions, in the next plan.
             return Plan::act(Action::Silent(Box::new(silent)));
         }
         let node = &facts.node;
@@ -307,8 +307,8 @@ impl NodeLifecycle {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a node's pods may be evicted: nodes of a zone one after another. A node whose pods
-    /// may be evicted takes its turn.
+    /// Whether a node's pods may be evicted: the nodes of a zone are evicted one after another.
+    /// Notes the time if they may.
     fn eviction(&self, memory: &mut Memory, node: &NodeView, now: Instant) -> Eviction {
         let Some(key) = not_ready_taint(node) else {
             return Eviction::NotAllowed;
@@ -376,7 +376,7 @@ enum Pace {
     Every(Duration),
     /// No further nodes: too many fail at once.
     Halt,
-    /// None at all: it is more likely that the master is cut off than that all nodes fail.
+    /// No nodes, and evictions end: the master is more likely cut off than all nodes failed.
     Never,
 }
 
@@ -416,7 +416,7 @@ impl Zones {
         let all = self.members.count(zone);
         let ready = self.parts.count(&zone_ready(zone, "True"));
         let bad = all.saturating_sub(ready);
-        // A whole zone fails where its power does; then others are ready.
+        // If all nodes of a zone fail, its power did, as long as other zones are ready.
         let most = ready > 0 && bad > 2 && bad * 100 >= all * 55;
         if self.none_ready() {
             Pace::Never
@@ -429,7 +429,7 @@ impl Zones {
         }
     }
 
-    /// The nodes that are not ready of each zone whose pace a change of a node changes.
+    /// The nodes that are not ready, in each zone whose pace this change of a node changes.
     fn concerned(&self, delta: &Delta<NodeView>, queued: &mut ZoneStates) -> Vec<Key> {
         let none_ready = self.none_ready();
         let bad = ["False", "Unknown"];
@@ -455,7 +455,7 @@ impl Zones {
     }
 }
 
-/// The taints that a node should have: those of others unchanged, ours by its conditions.
+/// The taints that a node should have: this controller's by its conditions, all others unchanged.
 fn wanted(node: &NodeView, bad: Option<&str>, evict: bool, now: Timestamp) -> Vec<Taint> {
     let pressures = PRESSURES
         .iter()
@@ -502,7 +502,7 @@ async fn record(writer: &Writer, node: &Identity, reason: &str, action: &str, te
     writer.recorder().record(&about(node), &event).await;
 }
 
-/// A node as events name it.
+/// A reference to a node, for events.
 fn about(node: &Identity) -> Node {
     let metadata = ObjectMeta {
         name: Some(node.name.clone()),
@@ -557,7 +557,7 @@ fn silent(facts: &Present, now: Timestamp) -> Option<Silent> {
     })
 }
 
-/// Marks a node as silent, after a last read of its lease past all caches.
+/// Marks a node as silent, after a last read of its lease from the API.
 async fn write_silent(writer: &Writer, silent: &Silent) -> Result<(), ApiError> {
     let name = silent.node.as_str();
     let lease: Option<Lease> = writer

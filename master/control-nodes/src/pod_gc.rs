@@ -1,4 +1,5 @@
-//! Pod garbage collection: deletes pods that no kubelet will ever end.
+//! Pod garbage collection: deletes pods that no kubelet will delete (their node is gone or out of
+//! service, or they never had one), and surplus ended pods.
 
 use crate::disruption::{Disruption, EndingPod, fail};
 use crate::followed::pods_of_node;
@@ -20,16 +21,17 @@ const MAX_ENDED_PODS: usize = 12_500;
 /// How long a node must be gone before its pods are deleted: it may register again (upstream: 40
 /// s).
 const QUARANTINE: Duration = Duration::from_secs(40);
-/// How many ended pods beyond the limit one change concerns.
+/// How many ended pods beyond the limit are planned at one change.
 const MAX_KEYS_PER_CHANGE: usize = 64;
 
-/// Ended pods that are not being deleted, in the order in which they go.
+/// Ended pods that are not being deleted, in the order of their deletion.
 type Ended = Arc<Mutex<BTreeSet<(Rank, Key)>>>;
 
-/// By which an ended pod goes: those that their kubelet evicted first, and then the oldest.
+/// The order in which ended pods are deleted: first those that their kubelet evicted, then the
+/// oldest.
 type Rank = (bool, Option<Timestamp>);
 
-/// Since when nodes that pods name are gone.
+/// Since when nodes to which pods are bound are gone.
 type Gone = Arc<Mutex<HashMap<Arc<str>, Instant>>>;
 
 /// The controller. Its keys are pods.
@@ -51,11 +53,11 @@ pub struct Facts {
     orphaned: Option<Duration>,
     /// Whether its node is out of service.
     off: bool,
-    /// Whether more ended pods are kept than may be, and this one goes before those that stay.
+    /// Whether it is one of the ended pods beyond the limit.
     spare: bool,
 }
 
-/// The pod goes at once.
+/// Deletes the pod at once.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Collect {
     /// The object's key.
@@ -64,14 +66,14 @@ pub struct Collect {
     pub uid: String,
     /// The generation of its spec.
     pub generation: i64,
-    /// What must still be true of its node, if anything.
+    /// The state of its node that must still be true, if any.
     pub if_node: Option<NodeState>,
-    /// Whether it has not ended: it fails first, so that its owner need not wait for an end that
-    /// no kubelet will report.
+    /// Whether it has not ended: its phase is set to `Failed` first, as no kubelet will report its
+    /// end and its owner may wait for that.
     pub unended: bool,
 }
 
-/// What is known of the node of a pod that is collected for that reason.
+/// The state of a node for which its pods are collected.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NodeState {
     /// The node of this name is gone.
@@ -102,7 +104,7 @@ impl Controller for PodGc {
         let (known, concerned) = (Arc::clone(&gone), pods_of_node(on_node.clone(), is_off));
         let nodes = setup.follow(move |delta: &Delta<NodeView>, keys| {
             if delta.after.is_some() {
-                // Also where it is gone again before any of its pods is planned for.
+                // At each change: the node may be gone again before any of its pods is planned.
                 let mut gone = known.lock().unwrap_or_else(PoisonError::into_inner);
                 gone.remove(&*delta.key.name);
             }
@@ -184,7 +186,8 @@ impl Controller for PodGc {
 }
 
 impl NodeState {
-    /// Whether it is so, read past all caches: a node may have come back, and its pods run again.
+    /// Whether it is still so, read from the API: a node may have come back, and its pods run
+    /// again.
     async fn holds(&self, writer: &Writer) -> Result<bool, ApiError> {
         let (Self::Gone(name) | Self::Off(name)) = self;
         let node = writer.client().get_opt::<Node>(None, name).await?;
@@ -223,7 +226,7 @@ fn rank(pod: &PodView) -> Rank {
     (!pod.evicted, pod.created)
 }
 
-/// Counts the pods that have ended; the first of those beyond the limit.
+/// Updates the set of ended pods; returns the first of those beyond the limit.
 fn count_ended(ended: &Ended, delta: &Delta<PodView>) -> Vec<Key> {
     let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
     let counts = |pod: &PodView| pod.ended() && pod.deleted.is_none();

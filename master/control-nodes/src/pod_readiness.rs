@@ -1,4 +1,4 @@
-//! Makes pods of silent and of untrusted nodes not ready, so that no service routes to them.
+//! Marks the pods of silent and untrusted nodes as not ready, so that no service routes to them.
 
 use crate::followed::pods_and_nodes;
 use config_kube::k8s_openapi::api::core::v1::Pod;
@@ -28,7 +28,7 @@ pub struct Facts {
     stale: bool,
 }
 
-/// The pod's condition `Ready` becomes false.
+/// Sets the pod's condition `Ready` to false.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NotReady {
     /// The object's key.

@@ -17,12 +17,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long a pod without tolerations stays on a node that is not ready or silent (upstream's
-/// admission writes these tolerations into every pod; a pod without them is older).
+/// How long a pod without tolerations stays on a node that is not ready or unreachable. Admission
+/// writes these tolerations into every pod, as upstream's does; only older pods have none.
 const DEFAULT_TOLERATION: Duration = Duration::from_secs(300);
 
-/// The controller. Its keys are pods. The time of a taint is written on the node, or is when the
-/// pod was seen with it first: `kubectl taint` writes none.
+/// The controller. Its keys are pods. The time of a taint is its `timeAdded`, or else when a pod
+/// was first seen with it: `kubectl taint` writes no time.
 #[derive(Debug)]
 pub struct TaintEviction {
     pods: Store<PodView>,
@@ -33,15 +33,15 @@ pub struct TaintEviction {
     deadlines: Mutex<HashMap<Key, PodTime>>,
 }
 
-/// A time that is remembered of a pod.
+/// A remembered time of a pod.
 #[derive(Debug)]
 struct PodTime {
-    /// The pod's UID: another pod may come by the same name.
+    /// The pod's UID: another pod may get the same name.
     uid: String,
     at: Timestamp,
 }
 
-/// A pod, and what the `NoExecute` taints of its node mean for it.
+/// A pod, and how long it may stay with the `NoExecute` taints of its node.
 #[derive(Debug)]
 pub struct Facts {
     key: Key,
@@ -52,7 +52,7 @@ pub struct Facts {
 /// How long a pod may stay on its node.
 #[derive(Debug)]
 struct Stay {
-    /// The time that is left; none: for ever.
+    /// The remaining time; `None`: for ever.
     left: Option<Duration>,
     /// Whether the pod had a deadline before.
     had_deadline: bool,
@@ -191,9 +191,8 @@ impl TaintEviction {
     }
 
     /// Notes when a living pod is to be deleted, and returns how long it may stay. `by_taints` is
-    /// how long the taints of its node let it stay; `None`: for ever. A deadline is not put off by
-    /// a taint which takes the place of the first one: a node is not ready, and then unreachable
-    /// (upstream).
+    /// how long the taints of its node let it stay; `None`: for ever. A taint that replaces another
+    /// does not put a deadline off: a node may be not ready first, and then unreachable (upstream).
     fn note_deadline(
         &self,
         key: &Key,
@@ -232,7 +231,7 @@ impl TaintEviction {
     }
 }
 
-/// Records an event with what this controller does to a pod.
+/// Records an event about this controller's action on a pod.
 async fn record_event(writer: &Writer, key: &Key, uid: &str, message: String) {
     let metadata = ObjectMeta {
         namespace: Some(key.namespace.clone()),
@@ -288,7 +287,7 @@ fn stays_with(pod: &PodView, taint: &Taint, seen: Timestamp, now: Timestamp) -> 
         None => Duration::ZERO,
     };
     let since = taint.time_added.as_ref().map_or(seen, |time| time.0);
-    // A pod that came to the taint has its time from then on.
+    // A pod that was bound after the taint was added has its time from then on.
     let came = pod.bound.or(pod.created);
     let since = came.map_or(since, |came| since.max(came));
     let passed = Duration::try_from(now.duration_since(since)).unwrap_or_default();

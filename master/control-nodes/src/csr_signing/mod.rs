@@ -1,4 +1,4 @@
-//! Certificate requests: decided by the rules of the policy, and signed once they are approved.
+//! Decides certificate requests by the rules of the policy, and signs approved ones.
 //!
 //! It decides only requests to upstream's signers; an attestation decides those of machines
 //! (`master/attest`). It signs requests to upstream's signers and those of static machines. A
@@ -106,9 +106,9 @@ pub struct Facts {
 /// An action on a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It is approved or denied.
+    /// Approves or denies it.
     Decide(Named, Ruling),
-    /// It gets its certificate, or the reason why it gets none.
+    /// Signs it, or records why it is not signed.
     Sign(Named),
 }
 
@@ -216,7 +216,7 @@ fn is_signed_here(signer: &str) -> bool {
         || [STATIC_CLIENT_SIGNER, STATIC_SERVING_SIGNER].contains(&signer)
 }
 
-/// The request as the API has it, if it is still the same and waits for the same.
+/// The request as the API has it, if it is still the same object and waits for the same step.
 async fn current(
     writer: &Writer,
     request: &Named,
@@ -272,8 +272,8 @@ async fn sign(signing: &Signing, writer: &Writer, request: &Named) -> Result<(),
     };
     let status = object.status.get_or_insert_default();
     match issued {
-        // A client takes what it finds there for its certificate alone, and the API knows what is
-        // between that and the root. A kubelet's callers know the root only.
+        // A client expects only its certificate there, and the API server knows the
+        // intermediates. The callers of a kubelet know only the root, so its chain is included.
         Ok(issued) if object.spec.signer_name == CLIENT_SIGNER => {
             let leaf = master_ca::pem("CERTIFICATE", &issued.certificate);
             status.certificate = Some(ByteString(leaf.into_bytes()));
@@ -291,8 +291,8 @@ async fn sign(signing: &Signing, writer: &Writer, request: &Named) -> Result<(),
 }
 
 /// Why an approved request is not signed, even if a person approved it. Without this check, a
-/// bootstrap token and a careless approval would give out what only a machine's own proof may give,
-/// or a certificate that clients accept as the API server's.
+/// bootstrap token and a careless approval would be enough for a certificate that only an
+/// attestation may give, or for one that clients accept as the API server's.
 async fn why_not(
     signing: &Signing,
     writer: &Writer,
@@ -302,7 +302,7 @@ async fn why_not(
     let api: BTreeSet<San> = api_names.map(|name| San::from_text(name)).collect();
     let mut names = approved.names().iter();
     if let Some(name) = names.find(|name| San::from_text(name).is_api_server(&api)) {
-        return Ok(Some(format!("`{name}` is the API server's")));
+        return Ok(Some(format!("`{name}` is a name of the API server")));
     }
     let Some(node) = approved.node() else {
         return Ok(None);
@@ -318,7 +318,7 @@ async fn why_not(
         return Ok(None);
     }
     Ok(Some(format!(
-        "node {node} is a Machine's, which gets its certificates by its own proof, not by a request"
+        "node {node} belongs to a Machine, which gets its certificates by attestation, not by a request"
     )))
 }
 

@@ -54,7 +54,7 @@ pub(super) async fn sign(
     Ok(Ok(Some(issued)))
 }
 
-/// Records the client certificate in the Machine, before it leaves the master.
+/// Records the client certificate in the Machine's status, before it leaves the master.
 async fn record(
     writer: &Writer,
     machine: &Machine,

@@ -328,7 +328,7 @@ async fn requests_are_decided_by_the_policy_and_signed_but_for_the_nodes_of_mach
         .await;
     let refused = |request: &CertificateSigningRequest| {
         let why = condition(request, "Failed");
-        why.is_some_and(|why| why.contains("node n is a Machine's")) && !signed(request)
+        why.is_some_and(|why| why.contains("node n belongs to a Machine")) && !signed(request)
     };
     cluster
         .until("a Machine's node gets none", "impostor", refused)

@@ -242,7 +242,7 @@ pub(crate) async fn a_client_request_with_a_machines_node_name_is_not_signed(lab
             failed.and_then(|failed| failed.message)
         })
         .await;
-        assert!(why.contains("is a Machine's"), "{why}");
+        assert!(why.contains("belongs to a Machine"), "{why}");
     }
     let control = format!("{}-control", machine.node);
     approved_client(lab, &control, "jane", &["dev"]).await;
