@@ -364,13 +364,13 @@ mod tests {
             &chain(&other, "worker-1", KUBELET_SERVING_SIGNER),
         );
         assert!(foreign.is_err(), "another cluster's certificate");
-        // Once the name is a Machine's, a certificate of no proof is none of it.
+        // Once a Machine has the name, a certificate without its attestation is refused.
         let mut machine = Machine::named("worker-1", MachineSpec::default());
         machine.metadata.uid = Some("uid-1".to_owned());
         machines.set(&machine);
         let taken = verdict(&dialer, "worker-1", &good);
         assert!(
-            matches!(&taken, Err(rustls::Error::General(why)) if why.contains("no proof")),
+            matches!(&taken, Err(rustls::Error::General(why)) if why.contains("its attestation")),
             "{taken:?}"
         );
     }
@@ -449,6 +449,6 @@ mod tests {
         machine.metadata.uid = Some("uid-1".to_owned());
         machines.set(&machine);
         let taken = shown(generation, later).objection();
-        assert!(taken.is_some_and(|why| why.contains("no proof")));
+        assert!(taken.is_some_and(|why| why.contains("its attestation")));
     }
 }

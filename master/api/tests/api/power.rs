@@ -206,7 +206,7 @@ async fn what_is_no_order_or_can_not_be_written_down_does_not_reach_the_node() {
     let (without, happened) = self::server(StatusCode::ACCEPTED, "", None).await;
     let (code, said) = order(&without, &admin(), "n/power?action=reboot").await;
     assert!(
-        code == 503 && said.contains("keeps no log"),
+        code == 503 && said.contains("no log of verdicts"),
         "{code} {said}"
     );
     assert!(happened.lock().unwrap().is_empty());

@@ -427,6 +427,6 @@ pub(crate) async fn a_stolen_token_gets_no_certificate_for_a_machines_node(lab: 
         );
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    assert!(said("{.status.conditions[*].message}").contains("by its own proof"));
+    assert!(said("{.status.conditions[*].message}").contains("by attestation"));
     lab.join(&machine).await.accepted();
 }
