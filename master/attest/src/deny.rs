@@ -367,7 +367,11 @@ mod tests {
         let list = MachineDenyList::default();
         assert_eq!(list.unattested_denial("a"), None);
         list.set(&machine("a", MachineState::Trusted));
-        assert!(list.unattested_denial("a").unwrap().contains("its attestation"));
+        assert!(
+            list.unattested_denial("a")
+                .unwrap()
+                .contains("its attestation")
+        );
         assert_eq!(list.unattested_denial("b"), None);
         assert!(list.serving_denied("a", b"no certificate").is_some());
         assert_eq!(list.serving_denied("b", b"no certificate"), None);
