@@ -1,6 +1,6 @@
-//! All controllers in one list: what the master runs, and what roles it sets up for them.
+//! The list of all controllers: the master runs these and creates their roles.
 //!
-//! Each room has its own list; its tests are the plans' (pure). The tests here run all controllers
+//! Each room has its own list, and tests of its pure plans. The tests here run all controllers
 //! together, against the real API over the real store.
 
 use master_control::Registration;

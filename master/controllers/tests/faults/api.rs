@@ -1,4 +1,4 @@
-//! The API as the processes reach it: some calls fail, and what they write is noted.
+//! The API as the simulated processes reach it: some calls fail, and deletions are recorded.
 
 use super::dice::Dice;
 use super::kinds::KINDS;
@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex};
 /// Which calls fail, in per cent.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Faults {
-    /// Refused: a conflict or an error of the server.
+    /// Refused with a conflict or a server error.
     pub(crate) refused: usize,
-    /// Done, and its answer is lost.
+    /// Carried out, but the answer is lost.
     pub(crate) lost: usize,
 }
 
@@ -23,8 +23,8 @@ pub(crate) struct Faults {
 #[derive(Debug)]
 pub(crate) struct Faulty {
     api: Arc<dyn Transport>,
-    /// One call is answered after the other, in the order in which they begin: else the store's
-    /// thread would decide it.
+    /// Calls are answered one after the other, in the order in which they start: otherwise the
+    /// store's thread would decide the order.
     turn: tokio::sync::Mutex<()>,
     state: Mutex<FaultyState>,
 }
@@ -33,32 +33,32 @@ pub(crate) struct Faulty {
 struct FaultyState {
     dice: Dice,
     faults: Faults,
-    /// When the process ends; none: it does not.
+    /// When the process ends; `None`: it does not.
     end: Option<End>,
     has_ended: bool,
-    /// What happens to the next call of a path that ends so.
+    /// The fate of the next call whose path has this end.
     next: Option<(&'static str, Fate)>,
-    /// Whether the answer to a Job that the run made was lost.
+    /// Whether the answer to the creation of a Job was lost in this run.
     has_lost_job: bool,
     deletions: Vec<Deletion>,
-    /// What others than the API answer, by path.
+    /// Answers of extensions, by path.
     answers: BTreeMap<&'static str, String>,
     /// Folders of volumes on machines: node and name.
     folders: BTreeSet<(String, String)>,
-    /// Machines that answer nobody.
+    /// Machines that do not answer.
     cut_off: BTreeSet<String>,
 }
 
 /// When a process ends in the middle of what it does.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct End {
-    /// After as many calls.
+    /// After this number of calls.
     pub(crate) calls: usize,
-    /// Whether the call in which it ends is done all the same.
+    /// Whether the call during which it ends is carried out all the same.
     pub(crate) done: bool,
 }
 
-/// An object that was deleted, or begins to be.
+/// A call that deletes an object.
 #[derive(Debug)]
 pub(crate) struct Deletion {
     /// The user who did it.
@@ -93,7 +93,7 @@ impl Faulty {
         state.faults = Faults::default();
     }
 
-    /// A run begins; when the process ends that makes its calls.
+    /// Starts a run of a process; `end`: when that process ends.
     pub(crate) fn begin(&self, end: Option<End>) {
         let mut state = self.state.lock().unwrap();
         state.end = end;
@@ -101,34 +101,34 @@ impl Faulty {
         state.has_lost_job = false;
     }
 
-    /// The run is over.
+    /// Ends the run.
     pub(crate) fn finish(&self) {
         let mut state = self.state.lock().unwrap();
         state.end = None;
         state.has_ended = false;
     }
 
-    /// Whether the process has ended: its calls are never answered.
+    /// Whether the process has ended: then its calls are never answered.
     pub(crate) fn has_ended(&self) -> bool {
         self.state.lock().unwrap().has_ended
     }
 
-    /// Whether the answer to a Job that the last run made was lost.
+    /// Whether the answer to the creation of a Job was lost in the last run.
     pub(crate) fn has_lost_job(&self) -> bool {
         self.state.lock().unwrap().has_lost_job
     }
 
-    /// The next call of a path that ends so has this fate.
+    /// Sets the fate of the next call whose path has this end.
     pub(crate) fn decide(&self, end: &'static str, fate: Fate) {
         self.state.lock().unwrap().next = Some((end, fate));
     }
 
-    /// From now on a path is answered so, by an extension of the API.
+    /// From now on an extension of the API gives this answer at a path.
     pub(crate) fn answer(&self, path: &'static str, text: String) {
         self.state.lock().unwrap().answers.insert(path, text);
     }
 
-    /// Which machines answer nobody.
+    /// Sets which machines do not answer.
     pub(crate) fn cut_off(&self, machines: BTreeSet<String>) {
         self.state.lock().unwrap().cut_off = machines;
     }
@@ -138,7 +138,7 @@ impl Faulty {
         self.state.lock().unwrap().folders.clone()
     }
 
-    /// What was deleted since the last call.
+    /// The deletions since the last call.
     pub(crate) fn deletions(&self) -> Vec<Deletion> {
         std::mem::take(&mut self.state.lock().unwrap().deletions)
     }
@@ -162,9 +162,9 @@ impl Faulty {
         response
     }
 
-    /// The answer of a machine about folders of volumes, and of extensions. Events are for people:
-    /// no controller reads them, and they would be half of all writes. Their answer is final: what
-    /// may be written later is tried again by this host's clock, and no case could be repeated.
+    /// Answers that do not come from the API: of machines about folders of volumes, of extensions,
+    /// and to events. No controller reads events, and they would be half of all writes. Their error
+    /// is final: retries would depend on this host's clock, and cases could not be repeated.
     fn answer_of_others(&self, method: &Method, path: &str) -> Option<Response<Body>> {
         let mut state = self.state.lock().unwrap();
         if is_event(path) {
@@ -234,17 +234,17 @@ impl Deletion {
     }
 }
 
-/// What happens to a call.
+/// The fate of a call.
 #[derive(Debug)]
 pub(crate) enum Fate {
     Done,
-    /// The process ends; whether the call is done before.
+    /// The process ends; whether the call is carried out before.
     Ended(bool),
     Lost,
     Refused(u16, &'static str),
 }
 
-/// Whether a path is that of an event, or of all.
+/// Whether a path is that of events.
 fn is_event(path: &str) -> bool {
     path.ends_with("/events") || path.contains("/events/")
 }
@@ -259,7 +259,7 @@ fn refusal(code: u16, reason: &str) -> Response<Body> {
 impl Transport for Faulty {
     fn call(&self, request: Request<Body>, user: UserInfo) -> BoxFuture<'_, Response<Body>> {
         Box::pin(async move {
-            // Calls that begin together queue in their order, however soon the first is done.
+            // Calls that start together queue in their order, however soon the first is done.
             tokio::task::yield_now().await;
             let _turn = self.turn.lock().await;
             match self.draw(request.uri().path()) {

@@ -1,4 +1,4 @@
-//! The whole control plane: what machines and people do beside it, as time goes on.
+//! The steps of a whole control plane: what machines and people do while time passes.
 
 use super::Scope;
 use super::kinds::Any;
@@ -14,11 +14,11 @@ use master_client::{DeleteParams, DynamicObject, Patch};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// The longest time that passes in a step: longer than a lease may be old.
+/// The longest time that passes in a step: longer than the grace period of a lease.
 const LONGEST: u64 = 45;
 /// Thousandths of a CPU of a static pod.
 const STATIC: i64 = 250;
-/// Machines that may have one: the others keep room for all that must run.
+/// Machines that may have a static pod: the others keep room for all pods that must run.
 const WITH_STATIC: usize = 2;
 /// Replicas of the Deployment that people delete and make again.
 pub(crate) const BRIEF: usize = 2;
@@ -40,7 +40,7 @@ impl World {
             42..62 => {
                 let number = self.see();
                 if self.scenario.disruption && self.dice.below(2) == 0 {
-                    // It acts on that, whatever else has changed.
+                    // The process acts on that, whatever else has changed.
                     self.act(number, 2).await;
                 }
             }
@@ -72,14 +72,14 @@ impl World {
         }
     }
 
-    /// Time goes on, after each process has done what it saw to do. Machines that are up are heard
-    /// all the while.
+    /// Lets time pass, after each process has handled what it saw. Machines that are up renew their
+    /// leases all the while.
     async fn pass_time(&mut self, seconds: u64) {
         self.see_all();
         for number in 0..self.processes.all.len() {
             while self.run_process(number, None).await {}
         }
-        // A controller waits half a minute to see what it wrote: no watch lags as long.
+        // A controller waits half a minute to see its own writes: no watch lags that long.
         self.see_all();
         self.pass(Duration::from_secs(seconds));
         self.renew_all().await;
@@ -88,13 +88,13 @@ impl World {
         }
     }
 
-    /// Time goes on.
+    /// Lets time pass.
     pub(crate) fn pass(&mut self, time: Duration) {
         self.processes.pass(time);
         self.waits.pass(time);
     }
 
-    /// A machine comes back, and what is due is done by those who have yet to see that.
+    /// A machine comes back, and processes that have not seen that do what is due.
     async fn come_back_unseen(&mut self) {
         let machines = self.machines.iter().enumerate();
         let away = machines.filter(|(_, machine)| machine.state != State::Up);
@@ -133,7 +133,7 @@ impl World {
         self.look().await;
     }
 
-    /// All that is lasting comes back.
+    /// Repairs all lasting faults.
     pub(crate) async fn mend(&mut self) {
         for number in 0..self.machines.len() {
             self.come_back(number).await;
@@ -159,7 +159,7 @@ impl World {
         let name = machine.name.clone();
         let renewed = admin.patch::<Lease>(Some(NODE_LEASE_NAMESPACE), &name, &patch);
         if renewed.await.is_err() {
-            // It has none yet, or it went with another Node of its name.
+            // It has no lease yet, or that was deleted with an earlier Node of its name.
             let node = json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": self.node_uid(number)});
             let metadata =
                 json!({"namespace": NODE_LEASE_NAMESPACE, "name": name, "ownerReferences": [node]});
@@ -175,7 +175,7 @@ impl World {
         said.await.expect("it is there");
     }
 
-    /// A machine is up, and is heard again.
+    /// A machine comes up and renews its lease again.
     pub(crate) async fn come_back(&mut self, number: usize) {
         let was = std::mem::replace(&mut self.machines[number].state, State::Up);
         if self.machines[number].removed.take().is_some() {
@@ -195,7 +195,7 @@ impl World {
         runs.retain(|pod, _| there.contains(pod));
     }
 
-    /// Someone says that a machine is off, or that it no longer is.
+    /// Someone marks a machine as out of service, or removes that mark.
     async fn set_out_of_service(&mut self, number: usize, is_off: bool) {
         let name = self.machines[number].name.clone();
         let admin = &self.history.admin;
@@ -247,7 +247,7 @@ impl World {
         }
     }
 
-    /// All machines of a zone that are up fall silent, or those that are silent are heard again.
+    /// All machines of a zone that are up fall silent, or the silent ones come back.
     async fn meet_fate_of_a_zone(&mut self) {
         if !self.scenario.disruption {
             return;
@@ -298,8 +298,8 @@ impl World {
         }
     }
 
-    /// A scheduler that is late binds a pod that has a node already, or one that has the name of
-    /// another that is gone.
+    /// A scheduler with an old view tries to bind a pod that already has a node, or one with the
+    /// name of a deleted pod.
     async fn bind_late(&mut self) {
         let pods = self.history.pods_now();
         let Some(pod) = self.dice.pick(&pods).cloned() else {
@@ -322,14 +322,14 @@ impl World {
         assert!(!is_bound, "{} is bound by a late scheduler", name(&pod));
     }
 
-    /// Whether it is being deleted, if it is there.
+    /// Whether the brief Deployment is being deleted; `None` if it does not exist.
     fn find_brief(&self) -> Option<bool> {
         let mut all = self.history.objects("deployments").iter();
         let found = all.find(|any| any.name() == "brief")?;
         Some(found.meta().deletion_timestamp.is_some())
     }
 
-    /// Makes it if it is not there; whether it was made.
+    /// Creates the brief Deployment if it does not exist; returns whether it did.
     pub(crate) async fn make_brief_again(&mut self) -> bool {
         let is_missing = self.find_brief().is_none();
         if is_missing {
@@ -367,7 +367,7 @@ impl World {
         runs.extend(made.map(|pod| (uid(&pod), pod)));
     }
 
-    /// What the kubelet of its machine does next with a pod.
+    /// The next action of the kubelet on a pod of its machine.
     pub(crate) async fn live_on_its_machine(
         &mut self,
         pod: &Pod,
@@ -416,7 +416,7 @@ impl World {
         true
     }
 
-    /// A pod fails, or its node has no room for it.
+    /// A pod fails, also because its node has no room for it.
     async fn fails(&mut self, pod: &Pod) {
         let ended = if is_finite(pod) {
             &mut self.failed

@@ -1,6 +1,6 @@
-//! What a seed decides.
+//! Random numbers from a seed, so that a case can be repeated.
 
-/// Numbers by a seed (SplitMix64).
+/// Random numbers from a seed (SplitMix64).
 #[derive(Debug, Clone)]
 pub(crate) struct Dice(pub(crate) u64);
 

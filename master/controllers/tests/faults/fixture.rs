@@ -1,5 +1,5 @@
-//! The API over a store of its own, for each case: a copy of one that was prepared once, since what
-//! every cluster begins with costs more than a short life.
+//! An API over a store of its own for each case: a copy of a store that was prepared once, because
+//! creating the initial objects of a cluster takes longer than a short case.
 
 use super::dice::Dice;
 use super::simulation::Day;
@@ -21,7 +21,7 @@ impl Disk for Volatile {
     }
 }
 
-/// UIDs and names by a seed.
+/// UIDs and generated names from a seed.
 fn identities(seed: u64) -> Identities {
     let dice = Mutex::new(Dice(seed.rotate_left(16)));
     Identities::of(move || {
@@ -48,7 +48,7 @@ fn open(folder: &TempDir, seed: u64, day: &Day) -> (Arc<dyn Store>, ApiServer) {
     (store, server)
 }
 
-/// The files of a store with what every cluster begins with.
+/// The files of a store with the initial objects of every cluster.
 fn first() -> &'static [(OsString, Vec<u8>)] {
     static FIRST: OnceLock<Vec<(OsString, Vec<u8>)>> = OnceLock::new();
     FIRST.get_or_init(|| {
@@ -73,7 +73,7 @@ fn first() -> &'static [(OsString, Vec<u8>)] {
     })
 }
 
-/// A store that has what every cluster begins with, in a folder of its own, and the API over it.
+/// A store with the initial objects of every cluster, in a folder of its own, and the API over it.
 pub(crate) fn prepared(seed: u64, day: &Day) -> (TempDir, Arc<dyn Store>, ApiServer) {
     let folder = TempDir::new().unwrap();
     for (name, content) in first() {

@@ -1,5 +1,5 @@
-//! The API's objects and their history, as the store's changes tell it: every write of anyone is
-//! seen at its own revision, also those that no list would show.
+//! The API's objects and their history, read from the store's changes: every write is seen at its
+//! own revision, also those that no list would show.
 
 use super::api::{Deletion, Faulty};
 use super::kinds::{Any, of_table, read};
@@ -15,15 +15,15 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub(crate) struct Event {
     pub(crate) object: Any,
-    /// The resource version at which it went.
+    /// The resource version of its deletion.
     pub(crate) gone: Option<u64>,
 }
 
 /// The API's objects, and their history.
 pub(crate) struct History {
-    /// Reads and writes of people, nodes and tests: nothing of it fails.
+    /// For reads and writes of people, nodes and tests, which never fail.
     pub(crate) admin: Client,
-    /// What takes part, by plurals.
+    /// The kinds that take part, by plurals.
     pub(crate) kinds: &'static [&'static str],
     api: Arc<Faulty>,
     store: Arc<dyn Store>,
@@ -33,9 +33,10 @@ pub(crate) struct History {
     pub(crate) logs: BTreeMap<&'static str, Vec<Event>>,
     /// The resource version up to which all is known.
     pub(crate) revision: u64,
-    /// The objects of each kind, in the order in which they came: one that no random name changes.
+    /// The objects of each kind in the order of their creation, which does not depend on random
+    /// names.
     now: BTreeMap<&'static str, Vec<Any>>,
-    /// What processes have deleted since it was looked at, and how it was then.
+    /// Deletions by processes since the last check, each with the object's state then.
     pub(crate) deleted: Vec<(Deletion, Any)>,
 }
 
@@ -74,7 +75,7 @@ impl History {
         of_table(table).filter(|kind| self.kinds.contains(kind))
     }
 
-    /// Reads from the store what was written; [`History::advance`] shows it, revision by revision.
+    /// Reads new changes from the store; [`History::advance`] applies them, revision by revision.
     pub(crate) async fn look(&mut self) {
         for deletion in self.api.deletions() {
             let mut all = self.now.get(deletion.kind).into_iter().flatten();
@@ -93,8 +94,8 @@ impl History {
         self.ahead.extend(read);
     }
 
-    /// Goes on by one revision, and by those that only renewed leases, which no invariant needs;
-    /// whether there was one.
+    /// Advances by one revision, and past those that only renewed leases, which no invariant needs;
+    /// returns whether there was one.
     pub(crate) fn advance(&mut self) -> bool {
         let Some(first) = self.ahead.pop_front() else {
             return false;
@@ -113,7 +114,8 @@ impl History {
         true
     }
 
-    /// The garbage collector deletes nothing that has an owner, except for one that waits for it.
+    /// The garbage collector deletes no object with an existing owner, unless the owner waits for
+    /// the deletion of its dependents.
     fn check_owners(&self, deletion: &Deletion, object: &Any) {
         if deletion.by != "system:controller:garbage-collector" {
             return;
@@ -156,14 +158,14 @@ impl History {
         self.logs.get_mut(kind).unwrap().push(gone);
     }
 
-    /// A next revision that no API made: an object is there as this one says.
+    /// Adds a revision that no API made: an object exists in this state.
     pub(crate) fn invent(&mut self, kind: &'static str, object: &Value) {
         self.revision += 1;
         let stored = object.to_string();
         self.set(kind, read(kind, stored.as_bytes(), self.revision));
     }
 
-    /// A next revision that no API made: the object of a kind and name is gone.
+    /// Adds a revision that no API made: the object of a kind and name is deleted.
     pub(crate) fn invent_end(&mut self, kind: &'static str, name: &str) {
         self.revision += 1;
         let place = self.object(kind, name).unwrap().place();
@@ -184,7 +186,7 @@ impl History {
         });
     }
 
-    /// Objects of a kind as they are, in the order in which they came.
+    /// Objects of a kind, in the order of their creation.
     pub(crate) fn objects(&self, kind: &'static str) -> &[Any] {
         self.now.get(kind).map_or(&[], Vec::as_slice)
     }
@@ -198,7 +200,7 @@ impl History {
         self.each_pod().map(|pod| &**pod).collect()
     }
 
-    /// Pods as they are now, while they change.
+    /// The present pods, for loops that change them.
     pub(crate) fn pods_now(&self) -> Vec<Arc<Pod>> {
         self.each_pod().cloned().collect()
     }

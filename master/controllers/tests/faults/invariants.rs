@@ -57,7 +57,7 @@ fn active<'a>(history: &'a History, application: &str) -> Vec<&'a Pod> {
 }
 
 impl World {
-    /// What holds at every revision.
+    /// Checks what must hold at every revision.
     pub(crate) fn check(&mut self) {
         let deleted = std::mem::take(&mut self.history.deleted);
         if self.scenario.scope != Scope::Workloads {
@@ -77,8 +77,8 @@ impl World {
         self.known = self.history.pods().into_iter().map(uid).collect();
     }
 
-    /// A pod on a node goes only when the node confirms it, or can run nothing: so no identity ever
-    /// exists twice.
+    /// A pod on a node is removed only when the node confirms its end, or can run nothing: so no
+    /// identity ever exists twice.
     fn check_identities(&mut self) {
         let there: BTreeSet<String> = self.history.pods().into_iter().map(uid).collect();
         for gone in self.bound.difference(&there) {
@@ -139,10 +139,10 @@ impl World {
         self.said = said;
     }
 
-    /// How many there may be, whatever happens to nodes, pods and answers.
+    /// The most pods that may exist, whatever happens to nodes, pods and answers.
     fn check_numbers(&self) {
-        // As upstream has it: the surge bounds what ReplicaSets are to have, and what they are yet
-        // to delete comes on top.
+        // As upstream: the surge bounds the replicas that ReplicaSets want; pods that they have yet
+        // to delete come on top.
         let sets = self.history.objects("replicasets").iter();
         let specified: usize = sets
             .filter_map(replicas_of_web)
@@ -178,8 +178,9 @@ impl World {
         let ready = |pods: &[&Pod]| pods.iter().filter(|pod| is_ready(pod)).count();
         let web = of("web");
         let floor = self.replicas.saturating_sub(self.missing);
-        // From the time at which the Deployment knows that it serves. It may end pods that it has
-        // never known to serve, and they may come to serve between its decision and their end.
+        // The bound holds once the Deployment knows that enough pods are available. It may delete
+        // pods that it does not know to be available, and these may become so before their
+        // deletion.
         let sets = self.history.objects("replicasets").iter();
         let kept: usize = sets
             .filter_map(replicas_of_web)
@@ -202,7 +203,7 @@ impl World {
         self.check_order(&of("db"));
     }
 
-    /// A place of the StatefulSet is filled when those before it serve.
+    /// A pod of the StatefulSet is created only when those before it are available.
     fn check_order(&self, pods: &[&Pod]) {
         let place = |pod: &Pod| ordinal("db", name(pod)).unwrap();
         let serving: BTreeSet<i32> = pods

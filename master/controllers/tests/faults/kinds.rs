@@ -1,4 +1,4 @@
-//! The kinds that take part, and how the stores of a controller are shown their objects.
+//! The kinds that take part, and how their objects are passed to the stores of a controller.
 
 use config_kube::FromJson;
 use config_kube::k8s_openapi::Resource as _;
@@ -65,8 +65,8 @@ macro_rules! kinds {
                 parts.join("/")
             }
 
-            /// Shows that it came or changed, or that it is gone since a resource version; the keys
-            /// that this concerns.
+            /// Passes on that it was added or changed, or `gone`: deleted at a resource version.
+            /// Returns the keys that this concerns.
             pub(crate) fn show(&self, stand: &mut TestStores, gone: Option<u64>) -> Vec<Key> {
                 let mut keys = Vec::new();
                 match self {
@@ -90,7 +90,7 @@ macro_rules! kinds {
             }
         }
 
-        /// Restarts the follower of a kind with a list: it never sees the changes that it missed.
+        /// Restarts the follower of a kind with a list: it never sees the missed changes.
         pub(crate) fn relist(stand: &mut TestStores, plural: &str, objects: &[Any], revision: u64) -> Vec<Key> {
             let mut keys = Vec::new();
             match plural {
@@ -111,7 +111,7 @@ macro_rules! kinds {
             keys
         }
 
-        /// An object of a kind, from what the store has of it at a revision.
+        /// An object of a kind, from its stored form at a revision.
         pub(crate) fn read(plural: &str, stored: &[u8], revision: u64) -> Any {
             match plural {
                 $($plural => {
@@ -126,7 +126,7 @@ macro_rules! kinds {
             }
         }
 
-        /// The kind that a table of the store has.
+        /// The kind in a table of the store.
         pub(crate) fn of_table(table: &str) -> Option<&'static str> {
             let (plural, group) = table.split_once('.').unwrap_or((table, ""));
             match (plural, group) {
@@ -135,7 +135,7 @@ macro_rules! kinds {
             }
         }
 
-        /// Where objects of a kind are served; those with a namespace in `default`.
+        /// The path of objects of a kind; for namespaced kinds in `default`.
         pub(crate) fn path(plural: &str) -> String {
             match plural {
                 $($plural => {
@@ -177,7 +177,7 @@ const OF_NO_NAMESPACE: &[&str] = &[
     "priorityclasses",
 ];
 
-/// An object's metadata, as those see it who follow every kind.
+/// An object's metadata, for controllers that follow all kinds.
 fn partial(meta: &ObjectMeta) -> PartialObject {
     let owner = |owner: &OwnerReference| OwnerRef {
         api_version: owner.api_version.clone(),

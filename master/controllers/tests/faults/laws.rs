@@ -19,7 +19,7 @@ const QUARANTINE: Duration = Duration::from_secs(40);
 /// Least time between two nodes of a zone that get a taint which evicts pods.
 const PACE: Duration = Duration::from_secs(10);
 
-/// The history that the invariants depend on.
+/// Facts from the past that the invariants need.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     /// The node of each pod, by UID.
@@ -27,9 +27,10 @@ pub(crate) struct Seen {
     /// Nodes that are marked as unreachable.
     unheard: BTreeSet<String>,
     /// By node: whether it has the taint (not-ready or unreachable) that evicts pods, and when it
-    /// got that last.
+    /// was last added.
     pub(crate) emptied: BTreeMap<String, (bool, Instant)>,
-    /// When a node of a zone got it last. A restarted controller does not know that.
+    /// When that taint was last added to a node of a zone. A restarted controller does not know
+    /// that.
     pub(crate) last_emptied: BTreeMap<&'static str, Instant>,
     pub(crate) clock_was_set: bool,
     /// Nodes that once had the out-of-service taint: a controller that lags may still see it.
@@ -191,7 +192,7 @@ impl World {
         self.seen = seen;
     }
 
-    /// Controllers end pods of nodes only for their reasons.
+    /// Controllers delete pods of nodes only for valid reasons.
     fn check_deletions(&self, deleted: &[(Deletion, Any)]) {
         for (deletion, object) in deleted {
             let Any::Pod(pod) = object else { continue };

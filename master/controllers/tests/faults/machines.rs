@@ -26,11 +26,11 @@ pub(crate) struct Machine {
     pub(crate) name: String,
     pub(crate) zone: &'static str,
     pub(crate) state: State,
-    /// When it was heard last.
+    /// When it last renewed its lease.
     pub(crate) heard: Instant,
     /// When its Node was deleted, if it has none.
     pub(crate) removed: Option<Instant>,
-    /// Whether people have said that it is off.
+    /// Whether people have marked it as out of service.
     pub(crate) given_up: bool,
     /// The pods that run on it, by UID.
     pub(crate) runs: BTreeMap<String, Pod>,

@@ -1,8 +1,8 @@
 //! Simulates the workload controllers, and the whole control plane, with faults: calls that fail,
 //! answers that are lost, processes that end at any call, stores that lag, pods that fail, nodes
 //! that vanish. Invariants are checked at every revision of the store, and after the faults
-//! everything reaches its specification. Enter by [`play`]; a seed repeats its case exactly. To add
-//! a kind or an invariant, see [`parts`].
+//! everything must reach its specification. Start at [`play`]; a seed repeats its case exactly. To
+//! add a kind or an invariant, see [`parts`].
 
 #![allow(
     clippy::unwrap_used,
@@ -40,19 +40,19 @@ const STEPS: usize = 220;
 const MACHINES: usize = 4;
 /// Machines of those with parts.
 const PARTS_MACHINES: usize = 3;
-/// The seeds that scenarios run with, by their scope: as many as a minute of one processor allows,
-/// most of them in the cheapest worlds. `cargo xtask soak worlds` names others in the variable
-/// [`ASKED`], as `FIRST..END`.
+/// The seeds of scenarios, by scope: as many as a minute of one processor allows, most of them in
+/// the cheapest worlds. `cargo xtask soak worlds` passes others in the variable [`ASKED`], as
+/// `FIRST..END`.
 const SEEDS_OF_WORKLOADS: Range<u64> = 0..16;
 const SEEDS_OF_MACHINES: Range<u64> = 0..6;
 const SEEDS_OF_PARTS: Range<u64> = 0..18;
 const ASKED: &str = "PRATIQUE_WORLDS";
-/// Machines of large control planes, and their seeds. `cargo xtask soak worlds --nodes` names
+/// Machines of large control planes, and their seeds. `cargo xtask soak worlds --nodes` passes
 /// another number in the variable [`NODES`].
 const MANY_MACHINES: usize = 40;
 const SEEDS_OF_MANY: Range<u64> = 0..1;
 const NODES: &str = "PRATIQUE_NODES";
-/// In a large control plane more happens in a step, so that there are fewer: by this factor.
+/// In a large control plane more happens in a step, so there are fewer steps, by this factor.
 const FEWER_STEPS: usize = 4;
 
 /// Which controllers run.
@@ -71,8 +71,8 @@ pub(crate) enum Scope {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scenario {
     pub(crate) scope: Scope,
-    /// Pods of services fail, nodes vanish, and numbers of replicas change. Bounds that these
-    /// break, and no controller, are not checked then.
+    /// Pods of services fail, nodes vanish, and numbers of replicas change. Bounds that these break
+    /// without any fault of a controller are not checked then.
     pub(crate) disruption: bool,
     /// Watches are lost, clocks are set, and pods must be ready for some time.
     pub(crate) mishaps: bool,
@@ -82,12 +82,13 @@ pub(crate) struct Scenario {
 }
 
 impl Scenario {
-    /// How many times as much there is of all things, and happens in a step, as in most worlds.
+    /// The factor by which there is more of everything, and more happens in a step, than in most
+    /// worlds.
     pub(crate) fn size(&self) -> usize {
         (self.machines / MACHINES).max(1)
     }
 
-    /// One in which nothing goes wrong.
+    /// A scenario without faults.
     pub(crate) fn calm(scope: Scope) -> Self {
         Self {
             scope,
@@ -163,11 +164,11 @@ fn play_all(scenario: Scenario) {
     }
 }
 
-/// Named invariants, at every step: what is specified stays within the surge, and what serves
-/// within the unavailability; a budget is never violated; a StatefulSet's places are filled in
-/// order and no pod is taken from its node; a Job runs no more pods at once than it may, none twice
-/// for an index, and counts each end once; no node has two daemons. At the end all is as specified,
-/// and nothing is an orphan.
+/// Invariants at every step: wanted replicas stay within `maxSurge`, and available pods within
+/// `maxUnavailable`; a budget is never violated; a StatefulSet's pods are created in order, and no
+/// pod is removed from its node; a Job runs no more pods at once than `parallelism`, none twice for
+/// an index, and counts each end once; no node has two daemons. At the end all is as specified, and
+/// nothing is an orphan.
 #[test]
 fn promises_hold_through_refused_calls_lost_watches_set_clocks_and_restarts() {
     let faults = Faults {
@@ -183,8 +184,9 @@ fn promises_hold_through_refused_calls_lost_watches_set_clocks_and_restarts() {
     });
 }
 
-/// With lost answers, failing pods and dying nodes as well: ends are counted once, no pod is taken
-/// from its node, nothing runs twice or beyond its number, and all comes to what is specified.
+/// With lost answers, failing pods and dying nodes as well: ends are counted once, no pod is
+/// removed from its node, nothing runs twice or beyond its number, and all reaches its
+/// specification.
 #[test]
 fn workloads_reach_their_spec_after_any_sequence_of_events() {
     let faults = Faults {
@@ -253,7 +255,7 @@ fn a_large_control_plane_heals_after_its_machines_come_back() {
     });
 }
 
-/// Every other kind that the cluster has, as its [`parts`] say it.
+/// The same for further kinds: see [`parts`].
 #[test]
 fn parts_keep_their_promises_through_refused_calls_lost_watches_and_restarts() {
     let faults = Faults {
