@@ -38,13 +38,13 @@ pub(crate) fn uid(pod: &Pod) -> String {
     pod.metadata.uid.clone().unwrap_or_default()
 }
 
-/// Whether it is a pod of a StatefulSet: of its name there is one.
+/// Whether it is a pod of a StatefulSet: no other may run under its name.
 pub(crate) fn has_identity(pod: &Pod) -> bool {
     let mut owners = pod.metadata.owner_references.iter().flatten();
     owners.any(|owner| owner.kind == "StatefulSet")
 }
 
-/// Whether it runs to its end.
+/// Whether it runs to completion.
 pub(crate) fn is_finite(pod: &Pod) -> bool {
     let spec = pod.spec.as_ref();
     spec.and_then(|spec| spec.restart_policy.as_deref()) == Some("Never")

@@ -1,4 +1,4 @@
-//! The end of a case: without further faults everything reaches its specification.
+//! The end of a case: without further faults everything must reach its specification.
 
 use super::Scope;
 use super::cluster::BRIEF;
@@ -46,7 +46,7 @@ impl World {
                 Err(still) => why = still,
             }
             if is_whole {
-                // Kubelets renew their leases all the while, so that something is always due soon.
+                // Kubelets renew their leases all the time, so something is always due soon.
                 self.pass(longer);
                 longer = LONGEST.min(longer * 2);
                 self.renew_all().await;
@@ -123,7 +123,7 @@ impl World {
     }
 }
 
-/// Whether an object's status says that it is as it should be.
+/// Whether an object is as it should be, by its status.
 pub(crate) fn done(any: &Any) -> Result<(), String> {
     let is_done = match any {
         Any::Deployment(one) => {

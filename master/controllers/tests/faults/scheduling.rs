@@ -1,5 +1,5 @@
-//! The scheduler in its process: it decides while its writes are under way, and sees the cluster
-//! late.
+//! The scheduler as a simulated process: it decides while its writes are in progress, and sees the
+//! cluster late.
 
 use super::dice::Dice;
 use super::history::{Event, History};
@@ -15,10 +15,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Writes that are under way at once.
+/// Concurrent writes.
 const IN_FLIGHT: usize = 4;
 
-/// What is made of each object of a kind.
+/// Converts each object of a kind for the scheduler.
 macro_rules! each {
     ($objects:expr, $kind:ident, |$one:ident| $read:expr) => {
         $objects
@@ -45,7 +45,7 @@ pub(crate) struct Scheduling {
 }
 
 impl Scheduling {
-    /// The scheduler of a name, for pods that ask for it.
+    /// The scheduler with a name, for pods with that `schedulerName`.
     pub(crate) fn boxed(
         name: &str,
         api: &Client,
@@ -73,7 +73,7 @@ impl Scheduling {
         Box::new(begun)
     }
 
-    /// What it follows of these events.
+    /// The changes of these events that the scheduler follows.
     fn change(&self, events: &[Event]) -> Vec<ClusterChange> {
         let each = events.iter().filter_map(|event| {
             let gone = || Gone::of(event.object.meta());
@@ -143,7 +143,7 @@ impl Process for Scheduling {
     fn restart(&mut self, history: &History, now: Now) {
         self.scheduler = Scheduler::new(self.client.clone(), vec![Arc::clone(&self.profile)]);
         self.reader = self.scheduler.reader();
-        // What was under way was not done.
+        // Writes in progress are not carried out.
         self.writes.clear();
         let none = [
             ClusterChange::Namespaces(Change::Listed(Vec::new())),
@@ -183,7 +183,7 @@ impl Process for Scheduling {
         self.seen.insert(kind, history.logs[kind].len());
     }
 
-    /// It decides, or one of its writes is done.
+    /// Makes a decision, or finishes one of its writes.
     fn run<'a>(&'a mut self, _: &'a Client, now: Now) -> LocalBoxFuture<'a, bool> {
         Box::pin(async move {
             self.scheduler.wake(now.instant);

@@ -3,8 +3,8 @@
 //! so there are no waits.
 //!
 //! Each controller has stores of its own that lag behind the API, kind by kind; runs, queues and
-//! expectations are the real ones. A store never goes back, and a restarted process begins with the
-//! current state, as with real watches.
+//! expectations are the real ones. As with real watches, a store never goes back in time, and a
+//! restarted process starts with the current state.
 
 use super::api::{End, Faulty};
 use super::history::History;
@@ -22,19 +22,19 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-/// When each life begins: the first of January 2026.
+/// The time at which each case starts: the first of January 2026.
 const FIRST: Timestamp = Timestamp::constant(1_767_225_600, 0);
 
-/// A controller in its process.
+/// A controller or scheduler as a simulated process.
 pub(crate) trait Process {
     fn name(&self) -> &'static str;
     /// Restarts the process: it forgets everything and lists again.
     fn restart(&mut self, history: &History, now: Now);
-    /// Shows it `most` more changes of a kind at most; whether there were any.
+    /// Passes it at most `most` more changes of a kind; returns whether there were any.
     fn see(&mut self, history: &History, kind: &'static str, most: usize, now: Now) -> bool;
-    /// Its watch of a kind ends, and what happened meanwhile is too old: it lists again.
+    /// Its watch of a kind ends and the history is too old: it lists again.
     fn lose_watch(&mut self, history: &History, kind: &'static str, now: Now);
-    /// It runs the next key that is due; whether there was one.
+    /// Runs the next key that is due; returns whether there was one.
     fn run<'a>(&'a mut self, api: &'a Client, now: Now) -> LocalBoxFuture<'a, bool>;
     /// When something is due.
     fn wake(&mut self, now: Now) -> Option<Instant>;
@@ -122,7 +122,7 @@ impl<C: Controller> Process for Worker<C> {
     }
 }
 
-/// The clock of the day of all processes, and of the API.
+/// The wall clock of all processes and the API.
 #[derive(Debug, Clone)]
 pub(crate) struct Day(Arc<Mutex<Timestamp>>);
 
@@ -168,7 +168,7 @@ impl Processes {
         }
     }
 
-    /// One of them ends and begins again.
+    /// Restarts one of them.
     pub(crate) fn restart(&mut self, number: usize, history: &History) {
         let one = &mut self.all[number];
         *self.restarts.entry(one.name()).or_default() += 1;
@@ -188,13 +188,13 @@ impl Processes {
         self.day.set(self.now.wall);
     }
 
-    /// The clock of the day is set; time that has passed is not changed by it.
+    /// Sets the wall clock; the monotonic clock does not change.
     pub(crate) fn set_clock(&mut self, by: SignedDuration) {
         self.now.wall += by;
         self.day.set(self.now.wall);
     }
 
-    /// One of them runs a key, or ends in the middle of that: then it does nothing any more.
+    /// One of them runs a key, or ends in the middle of that and does nothing any more.
     pub(crate) async fn run(&mut self, number: usize, end: Option<End>) -> bool {
         self.api.begin(end);
         let mut run = self.all[number].run(&self.client, self.now);
@@ -214,7 +214,7 @@ impl Processes {
         all.filter_map(|one| one.wake(self.now)).min()
     }
 
-    /// Time goes on to the next thing that is due; whether there is any.
+    /// Lets time pass until something is due; returns whether anything is.
     pub(crate) fn wait(&mut self) -> bool {
         let Some(due) = self.due() else { return false };
         self.pass(due.saturating_duration_since(self.now.instant));

@@ -1,4 +1,4 @@
-//! Pods that wait for a node although one has room for them: some change has not woken them.
+//! Finds pods that wait for a node although one has room for them: the scheduler missed a change.
 
 use super::machines::{ROOM, asks, node_of};
 use super::pods::{has_ended, name, uid};
@@ -8,11 +8,11 @@ use master_control_workloads::workload::pod::meant_for;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The longest back-off of a scheduler. All processes do what they have seen before time passes, so
-/// that a pod is tried at least once after as long.
+/// The longest back-off of a scheduler. All processes handle what they have seen before time
+/// passes, so a pod is tried at least once in this time.
 const BACKOFF: Duration = Duration::from_secs(10);
-/// How many such rounds a pod may wait: more than calls fail one after another, and while none
-/// fails.
+/// How many such rounds a pod may wait: while calls fail, more than fail in a row; and while none
+/// fail.
 const STORMY: usize = 8;
 const CALM: usize = 3;
 /// Pods that a machine takes.
@@ -62,8 +62,8 @@ fn is_open(node: &Node) -> bool {
         && conditions.any(|one| one.type_ == "Ready" && one.status == "True")
 }
 
-/// Whether a pod has volumes whose claims a scheduler may wait for. It keeps a place for such a pod
-/// meanwhile, and no one else can see where.
+/// Whether a pod has claims for which a scheduler may wait. The scheduler keeps a place for such a
+/// pod meanwhile, and nobody else can see where.
 fn has_claims(pod: &Pod) -> bool {
     let volumes = pod
         .spec
@@ -73,20 +73,20 @@ fn has_claims(pod: &Pod) -> bool {
     claims.any(Option::is_some)
 }
 
-/// The node on which others end for a pod.
+/// The nominated node of a pod.
 fn nominated(pod: &Pod) -> Option<&str> {
     pod.status.as_ref()?.nominated_node_name.as_deref()
 }
 
-/// Whether a pod waits that may be on a node, if there is room.
+/// Whether a waiting pod may be placed on a node, if there is room.
 fn may_be_on(pod: &Pod, node: &str) -> bool {
     let stays = pod.metadata.deletion_timestamp.is_none() && !has_claims(pod);
     stays && meant_for(pod).is_none_or(|only| only == node)
 }
 
 impl World {
-    /// No pod waits for long while a node has room for it beside all pods there and those for which
-    /// others end there.
+    /// No pod waits for long while a node has room for it beside all pods there and those that are
+    /// nominated there.
     pub(crate) fn check_waits(&mut self) {
         let mut waits = std::mem::take(&mut self.waits);
         let before = std::mem::take(&mut waits.since);

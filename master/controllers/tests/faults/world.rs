@@ -1,4 +1,4 @@
-//! A cluster with its workloads, nodes and people, and what may happen in it.
+//! A simulated cluster with workloads, nodes and people, and its possible events.
 
 use super::api::{End, Faulty};
 use super::dice::Dice;
@@ -36,19 +36,19 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// Pods of the application that a budget protects, and those that must be left.
+/// Pods of the application that a budget protects, and how many must stay available.
 pub(crate) const PROTECTED: usize = 3;
 pub(crate) const LEFT: usize = 2;
 
 /// Calls after which a process may end at most.
 const CALLS: usize = 10;
 
-/// A case: the world, and what is known to be true of it.
+/// A case: the simulated cluster, and the facts that the invariants need.
 pub(crate) struct World {
     pub(crate) history: History,
     pub(crate) processes: Processes,
     pub(crate) dice: Dice,
-    /// Decides on clocks and watches, so that a seed's other faults stay as they are.
+    /// Decides about clocks and watches, apart from the other faults of a seed.
     mishaps: Dice,
     pub(crate) scenario: Scenario,
     pub(crate) surge: usize,
@@ -56,19 +56,19 @@ pub(crate) struct World {
     pub(crate) replicas: usize,
     /// The most replicas that were ever wanted.
     pub(crate) most: usize,
-    /// UIDs of the Job's pods by how they ended, and what its status has said.
+    /// UIDs of the Job's pods by how they ended, and the counts in its status.
     pub(crate) succeeded: BTreeSet<String>,
     pub(crate) failed: BTreeSet<String>,
     pub(crate) said: (i32, i32),
     pub(crate) parallelism: usize,
     pub(crate) completions: i32,
-    /// Pods that only their node ends: bound, by UID; and those that nodes have ended.
+    /// UIDs of bound pods, which only their node may end; and of those that nodes have ended.
     pub(crate) bound: BTreeSet<String>,
     pub(crate) ended: BTreeSet<String>,
     pub(crate) known: BTreeSet<String>,
     /// Whether the service has once been as available as it must stay.
     pub(crate) serves: bool,
-    /// The same of the protected application.
+    /// The same for the protected application.
     pub(crate) safe: bool,
     pub(crate) images: usize,
     pub(crate) style: Style,
@@ -79,14 +79,14 @@ pub(crate) struct World {
     _folder: TempDir,
 }
 
-/// What workloads ask of the whole control plane.
+/// Settings of the workloads in a whole control plane.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Style {
-    /// Thousandths of a CPU for each pod; without any, nothing is asked.
+    /// Requests of each pod in thousandths of a CPU; 0: no requests.
     cpu: usize,
-    /// Whether there are two schedulers, each for some of the workloads.
+    /// Whether there are two schedulers, each for a part of the workloads.
     pub(crate) two: bool,
-    /// Whether machines have pods of their own.
+    /// Whether machines have static pods.
     pub(crate) statics: bool,
     /// Whether the clock of the master is right all the time.
     steady: bool,
@@ -130,7 +130,7 @@ impl Style {
         object
     }
 
-    /// A container of a workload. Daemons ask for nothing, so that no other pod takes their place.
+    /// A container of a workload. Daemons have no requests, so that no other pod takes their room.
     fn container(self, name: &str, mut container: Value) -> Value {
         if self.cpu > 0 && name != "each" {
             let cpu = format!("{}m", self.cpu);
@@ -228,7 +228,7 @@ impl World {
         }
     }
 
-    /// The workloads that every world has whose [`Scope`] says no other.
+    /// Creates the workloads of every world, unless its [`Scope`] has others.
     async fn make_workloads(&mut self) {
         let (style, scenario) = (self.style, self.scenario);
         let (surge, missing, replicas) = (self.surge, self.missing, self.replicas);
@@ -270,7 +270,7 @@ impl World {
         self.look().await;
     }
 
-    /// The rest of the control plane begins, and machines register.
+    /// Starts the rest of the control plane; machines register.
     async fn complete(&mut self, seed: u64) {
         let now = self.processes.now;
         let history = &self.history;
@@ -349,8 +349,8 @@ impl World {
         }
     }
 
-    /// Time goes on. It is longer than any watch lags: a controller waits half a minute to see what
-    /// it wrote.
+    /// Lets time pass, after all processes have seen everything: a controller waits half a minute
+    /// to see its own writes, and no watch lags that long.
     fn wait(&mut self) {
         self.see_all();
         self.processes.wait();
@@ -374,8 +374,8 @@ impl World {
         self.run_process(number, end).await;
     }
 
-    /// A process runs a key that is due; whether there was one. If it has to end in the middle, it
-    /// restarts afterwards.
+    /// A process runs a key that is due; returns whether there was one. If the process has to end
+    /// in the middle, it restarts afterwards.
     pub(crate) async fn run_process(&mut self, number: usize, end: Option<End>) -> bool {
         if self.scenario.scope == Scope::Parts {
             let away = self.machines.iter().filter(|one| one.state != State::Up);
@@ -383,7 +383,7 @@ impl World {
             self.processes.api.cut_off(away);
         }
         let ran = self.processes.run(number, end).await;
-        // What it did is seen before its successor, which does not know of it, does the next thing.
+        // Its writes are seen before its successor, which does not know of them, acts.
         self.look().await;
         if end.is_some() {
             self.processes.restart(number, &self.history);
@@ -400,7 +400,7 @@ impl World {
         }
     }
 
-    /// A process sees some changes of a kind; which one.
+    /// A process sees some changes of a kind; returns which process.
     pub(crate) fn see(&mut self) -> usize {
         let number = self.dice.below(self.processes.all.len());
         let kind = *self.dice.pick(self.history.kinds).unwrap();
@@ -420,8 +420,8 @@ impl World {
             .await;
     }
 
-    /// What node and scheduler do next with a pod; a pod of the Job fails if that is given, another
-    /// one if it breaks.
+    /// The next action of node and scheduler on a pod. With `fails` a pod of the Job fails, with
+    /// `breaks` another one.
     pub(crate) async fn live(&mut self, pod: &Pod, fails: bool, breaks: bool) -> bool {
         if self.scenario.scope != Scope::Workloads {
             return self.live_on_its_machine(pod, fails, breaks).await;

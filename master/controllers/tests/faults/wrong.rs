@@ -1,6 +1,6 @@
-//! Histories that no controller may write, so that every invariant is seen to fail: each is right
-//! until its last revision, which breaks one invariant. A file of invariants has as many of them as
-//! assertions.
+//! Histories that no controller may write, to show that every invariant can fail: each is right
+//! until its last revision, which breaks one invariant. There is one for each assertion in a file
+//! of invariants.
 
 use super::api::Deletion;
 use super::machines::{Machine, State};
@@ -15,19 +15,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-/// A revision of the store, or something else that invariants see.
+/// A revision of the store, or another change that invariants see.
 pub(crate) enum Step {
-    /// An object of a kind is there, and is as this one says.
+    /// An object of a kind exists in this state.
     Is(&'static str, Value),
-    /// The object of a kind and name is gone.
+    /// The object of a kind and name is deleted.
     Gone(&'static str, &'static str),
     /// A user deletes the object of a kind and name.
     Deletes(&'static str, &'static str, &'static str),
-    /// What the world knows beside the store, such as what runs on its machines.
+    /// A change of the world beside the store, such as what runs on its machines.
     World(fn(&mut World)),
 }
 
-/// A history, and what its invariant says about the last step.
+/// A history, and the expected message of its invariant at the last step.
 pub(crate) struct Wrong {
     pub(crate) says: &'static str,
     pub(crate) steps: Vec<Step>,
@@ -38,8 +38,8 @@ pub(crate) fn wrong(says: &'static str, steps: impl Into<Vec<Step>>) -> Wrong {
     Wrong { says, steps }
 }
 
-/// A world of which nothing has happened yet: three machines that are up, two replicas of `web` of
-/// which none may be missing and one may be added, and two pods of a Job at once.
+/// A world at its start: three machines that are up, two replicas of `web` with no `maxUnavailable`
+/// and a `maxSurge` of one, and a Job with two pods at once.
 fn world(runtime: &Runtime, scope: Scope, part: Option<Box<dyn Part>>) -> World {
     let scenario = Scenario::calm(scope);
     let mut world = runtime.block_on(World::empty(0, scenario));
@@ -59,7 +59,7 @@ fn world(runtime: &Runtime, scope: Scope, part: Option<Box<dyn Part>>) -> World 
     world
 }
 
-/// A step happens, and the invariants are checked; what they say where they fail.
+/// Makes a step and checks the invariants; returns their message if one fails.
 fn take(runtime: &Runtime, world: &mut World, step: Step) -> Result<(), String> {
     let taken = catch_unwind(AssertUnwindSafe(|| {
         match step {
@@ -78,14 +78,15 @@ fn take(runtime: &Runtime, world: &mut World, step: Step) -> Result<(), String> 
     taken.map_err(|panic| words(&*panic))
 }
 
-/// What a panic says.
+/// The message of a panic.
 fn words(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
     text.unwrap_or_default()
 }
 
-/// Plays a history; what is wrong with it: it breaks another invariant, too early, or none.
+/// Plays a history; returns what is wrong with it: it breaks another invariant, breaks it too
+/// early, or breaks none.
 fn fault(scope: Scope, part: Option<Box<dyn Part>>, mut wrong: Wrong) -> Option<String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -273,7 +274,7 @@ fn of_workloads() -> Vec<Wrong> {
     ]
 }
 
-/// A Node whose kubelet says that it is ready, or of which nothing is known (`Unknown`).
+/// A Node with this status of the condition `Ready`.
 fn node(name: &str, ready: &str, more: &Value) -> Step {
     let conditions = json!([{"type": "Ready", "status": ready}]);
     let fields =
@@ -353,7 +354,7 @@ fn of_control_plane() -> Vec<Wrong> {
     ]
 }
 
-/// A place is kept for `b` until that is gone.
+/// A place is kept for `b` until `b` is deleted.
 fn of_waits() -> Vec<Wrong> {
     fn pass(world: &mut World, rounds: usize) {
         for _ in 0..rounds {
@@ -389,7 +390,7 @@ fn run(world: &mut World, number: usize) {
     world.machines[number].runs.insert(uid, pod);
 }
 
-/// Makes a part as its histories need it.
+/// Makes a part with the settings that its histories need.
 pub(crate) type New = fn() -> Box<dyn Part>;
 
 /// Invariants of a file, and a history for each.

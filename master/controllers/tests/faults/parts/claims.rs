@@ -1,4 +1,4 @@
-//! A StatefulSet with a volume for each pod: a folder of the node that the pod got first.
+//! A StatefulSet with a volume for each pod: a folder on the pod's first node.
 
 use super::{CPU, Part, Start, Wish, another_image, is_active, object, template};
 use crate::api::Deletion;
@@ -35,13 +35,13 @@ pub(crate) struct Disks {
     spec: Value,
     pub(super) first: i32,
     pub(super) in_order: bool,
-    /// Whether claims go with places that are given up.
+    /// Whether claims are deleted when their pods are scaled down.
     pub(super) scaled: bool,
     /// The volume of each claim, by UID and name.
     volumes: BTreeMap<String, String>,
     claims: BTreeSet<String>,
     known: BTreeSet<String>,
-    /// Folders that no volume has: of one that is on its way, or left.
+    /// Folders without a volume: the volume is yet to be created, or was deleted.
     loose: BTreeMap<Folder, Loose>,
 }
 
@@ -53,7 +53,7 @@ type Folder = (String, String);
 struct Loose {
     /// How often the provisioner had restarted when the claim was last there.
     restarts: usize,
-    /// Whether its node has left the cluster meanwhile.
+    /// Whether its node has been out of the cluster since.
     was_away: bool,
 }
 
@@ -109,7 +109,7 @@ impl Disks {
         }
     }
 
-    /// A place of a set in order is filled when those before it serve.
+    /// A pod of an ordered set is created only when those before it are available.
     fn check_order(&mut self, world: &World, pods: &[&Pod]) {
         let place = |pod: &Pod| ordinal(NAME, name(pod)).unwrap();
         let serving: BTreeSet<i32> = pods
@@ -226,7 +226,7 @@ impl Part for Disks {
             .iter()
             .filter(|pod| !node_of(pod).is_empty() && is_active(pod))
         {
-            // A pod that has a node has its claim, bound, and runs where its volume is.
+            // A pod with a node has a bound claim, and runs where its volume is.
             let claim = format!("data-{}", name(pod));
             let claim = claims
                 .iter()
@@ -244,7 +244,7 @@ impl Part for Disks {
                 node_of(pod)
             );
         }
-        // A claim that is kept goes by no controller.
+        // No controller deletes a claim that is retained.
         for (deletion, any) in deleted {
             let is_kept = matches!(any, Any::Claim(_)) && !self.scaled;
             assert!(!is_kept, "{deletion:?}: it is kept");
@@ -258,7 +258,7 @@ impl Part for Disks {
             "a claim that is kept is gone"
         );
         self.claims = there;
-        // A volume that a claim has keeps its folder.
+        // The volume of a claim keeps its folder.
         self.look_for_loose(world, &volumes);
         let folders = world.processes.api.folders();
         for volume in volumes {
@@ -274,11 +274,11 @@ impl Part for Disks {
         self.check_order(world, &active);
     }
 
-    /// Places that are wanted have pods and claims, and each claim has one volume with its folder.
-    /// The claim of a place that had no pod when it was given up stays, as upstream's does; without
-    /// a volume only if no node was chosen for it. A folder is left over only if its node left the
-    /// cluster, or if a fault kept its volume from being made until its claim was gone, and the
-    /// provisioner restarted after that: no pod has ever seen it.
+    /// Wanted places have pods and claims, and each claim has one volume with its folder. As
+    /// upstream, the claim of a place that had no pod when it was scaled down stays; without a
+    /// volume only if no node was chosen for it. A folder is left over only if its node left the
+    /// cluster, or if a fault kept its volume from being created until its claim was deleted and
+    /// the provisioner restarted after that: no pod has ever used it.
     fn rest(&self, world: &World) -> Result<(), String> {
         let set = world.history.object("statefulsets", NAME);
         set.map_or(Ok(()), done)?;

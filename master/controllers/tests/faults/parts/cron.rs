@@ -1,4 +1,4 @@
-//! A CronJob: every minute or two a Job, which may go soon.
+//! A CronJob: every minute or two a Job, which may be deleted soon.
 
 use super::jobs::{self, Known};
 use super::{Part, Start, Wish, object, owner};
@@ -23,7 +23,7 @@ const CONTROLLERS: &[Start] = &[
     Worker::<OrphanPods>::boxed,
 ];
 pub(super) const NAME: &str = "tick";
-/// The time that a Job was made for.
+/// The annotation with the time for which a Job was created.
 pub(super) const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
 pub(crate) struct Cron {
@@ -31,11 +31,11 @@ pub(crate) struct Cron {
     pub(super) policy: &'static str,
     kept: [usize; 2],
     known: Known,
-    /// The Job of each time.
+    /// The last Job of each time.
     times: BTreeMap<String, Made>,
 }
 
-/// A Job that was made for a time.
+/// A Job that was created for a time.
 struct Made {
     uid: String,
     /// How often the controller had restarted before.
@@ -99,7 +99,7 @@ impl Part for Cron {
             0 => suspend(true),
             1..4 => suspend(false),
             _ => {
-                // Someone deletes a Job that is there.
+                // Someone deletes an existing Job.
                 let all = history.objects("jobs").iter();
                 let all: Vec<_> = all.filter(|job| job.name().starts_with("tick-")).collect();
                 let name = dice.pick(&all)?.name().to_owned();
@@ -129,13 +129,13 @@ impl Part for Cron {
             let due: Timestamp = time.parse().unwrap();
             let before = self.times.get(time);
             if before.is_none_or(|before| before.uid != uid) {
-                // No time has two Jobs, also if the first is gone: unless the status does not have
-                // the time, and the controller does not know it either, as its process has ended
-                // since or the answer was lost (as upstream).
+                // No time has two Jobs, even if the first was deleted, except (as upstream) if the
+                // status does not have the time and the controller does not know it either, because
+                // it restarted since or the answer was lost.
                 let is_unknown = |before: &Made| before.is_lost || before.restarts < restarts;
                 let may_be_second = |before| last < Some(due) && is_unknown(before);
                 assert!(before.is_none_or(may_be_second), "{time} has a second Job");
-                // None is made before its time.
+                // No Job is created before its time.
                 assert!(due <= now, "{time} has come before {now}");
                 let is_lost = world.processes.api.has_lost_job();
                 let made = Made {
@@ -155,8 +155,8 @@ impl Part for Cron {
         );
     }
 
-    /// Of the finished Jobs it keeps as many as it says, none is missed, and the last time that has
-    /// come has had its Job.
+    /// It keeps as many finished Jobs as specified, none is missing from its status, and the last
+    /// time that has passed has had its Job.
     fn rest(&self, world: &World) -> Result<(), String> {
         let all = own(world);
         let ended = |kind: &str| {

@@ -21,7 +21,7 @@ const NAME: &str = "surge";
 pub(crate) struct Daemons {
     ready: usize,
     images: usize,
-    /// Nodes on which it knows that a daemon serves.
+    /// Nodes on which the DaemonSet knows an available daemon.
     served: BTreeSet<String>,
 }
 
@@ -79,10 +79,10 @@ impl Part for Daemons {
             }
         }
         for (node, OnNode { active, .. }) in &nodes {
-            // No node has more than the old one and the new one.
+            // No node has more than an old and a new daemon.
             assert!(*active <= 2, "{active} daemons on {node}");
         }
-        // It may end daemons that it has never known to serve.
+        // The DaemonSet may delete daemons that it does not know to be available.
         let set = world.history.object("daemonsets", NAME);
         let known = set.and_then(|set| {
             if let Any::DaemonSet(set) = set {
@@ -97,7 +97,7 @@ impl Part for Daemons {
             self.served.extend(serving);
         }
         if !world.is_stormy() {
-            // Where one has served there is always one that does.
+            // A node with an available daemon always keeps one.
             let serves = |node: &String| nodes.get(node).is_some_and(|one| one.ready > 0);
             assert!(
                 self.served.iter().all(serves),

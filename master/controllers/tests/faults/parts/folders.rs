@@ -1,4 +1,4 @@
-//! A node's folder for a claim goes with the claim, also where its volume was refused.
+//! A node's folder for a claim is removed with the claim, even if creating the volume failed.
 
 use super::{Wish, object};
 use crate::api::Fate;
@@ -13,7 +13,7 @@ use master_control_cluster::volume_provisioner::VolumeProvisioner;
 use serde_json::json;
 use std::time::Duration;
 
-/// All processes see everything and do what is due.
+/// All processes see everything and handle what is due.
 async fn act(world: &mut World) {
     for number in 0..world.processes.all.len() {
         world.see_all();
@@ -51,7 +51,7 @@ async fn a_folder_goes_with_its_claim_where_its_volume_was_refused() {
     assert_eq!(world.processes.api.folders().len(), 1);
     let delete = Wish::Delete("persistentvolumeclaims", "data".to_owned());
     world.carry_out(delete).await;
-    // Its finalizer goes first.
+    // The first round removes the finalizer.
     for _ in 0..2 {
         act(&mut world).await;
         world.processes.pass(Duration::from_secs(60));

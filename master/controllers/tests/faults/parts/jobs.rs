@@ -1,4 +1,4 @@
-//! A Job that goes a while after its end, is suspended, goes on, and is made again.
+//! A Job that is suspended, resumed, deleted by its TTL, and created again.
 
 use super::{CPU, Part, Start, Wish, is_active, object, owner, template};
 use crate::api::Deletion;
@@ -53,14 +53,14 @@ pub(super) fn jobs(world: &World) -> Vec<&Job> {
     jobs.collect()
 }
 
-/// What is known of all Jobs of a world.
+/// The known facts about all Jobs of a world.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     /// By UID.
     said: BTreeMap<String, Said>,
 }
 
-/// What a Job has said.
+/// The known facts about a Job.
 #[derive(Debug, Default)]
 struct Said {
     /// The most pods that it ever allowed at once.
@@ -69,12 +69,12 @@ struct Said {
 }
 
 impl Known {
-    /// What holds of every Job.
+    /// Checks what must hold for every Job.
     pub(super) fn check(&mut self, world: &World, deleted: &[(Deletion, Any)]) {
         for job in jobs(world) {
             self.check_one(world, job);
         }
-        // No Job goes by its time to live before it is finished and that time is over.
+        // No Job is deleted by its TTL before it is finished and the TTL is over.
         for (deletion, any) in deleted {
             let Any::Job(job) = any else { continue };
             if deletion.by == "system:controller:ttl-after-finished-controller" {
@@ -119,8 +119,7 @@ impl Known {
         let own: Vec<&Pod> = pods
             .filter(|pod| owner(&pod.metadata) == Some(&id) && is_active(pod))
             .collect();
-        // No more pods run at once than it allows, none twice for an index, and none of one that is
-        // finished.
+        // No more pods run at once than it allows, no two for an index, and none of a finished Job.
         assert!(
             own.len() <= known.allowed,
             "{name}: {} run at once, {} may",
@@ -191,7 +190,7 @@ impl Part for Once {
         self.known.check(world, deleted);
     }
 
-    /// It is gone at last, after its time, with its pods.
+    /// In the end it is deleted after its TTL, with its pods.
     fn rest(&self, world: &World) -> Result<(), String> {
         let left = world.history.object("jobs", NAME);
         left.map_or(Ok(()), |job| Err(format!("{job:?}")))

@@ -1,10 +1,10 @@
-//! What a world can have besides the workloads of every world: each part makes objects of some
-//! kinds, has people do something to them, and says what must hold of them. A seed takes some.
+//! Parts that a world can have besides the usual workloads: each creates objects of some kinds,
+//! simulates people who change them, and checks what must hold. A seed picks some parts.
 //!
 //! To add a kind: its line in the table of `kinds.rs`, a file here with a [`Part`], its `mod` and
 //! its line in [`ALL`]. To add an invariant: an assertion in the [`Part::check`] of its kind, which
 //! is called at every revision of the store, and a history in [`wrong`] that breaks it; or a line
-//! in its [`Part::rest`]. One sentence there says what must hold.
+//! in its [`Part::rest`]. A comment there says in one sentence what must hold.
 
 mod claims;
 mod cron;
@@ -33,13 +33,13 @@ use http_body_util::BodyExt as _;
 use master_client::body;
 use serde_json::{Value, json};
 
-/// Thousandths of a CPU of a pod whose part says no other: as few as let all pods that must run do
-/// so on two machines of three.
+/// Thousandths of a CPU of a pod by default: few enough that all pods that must run fit on two
+/// machines of three.
 pub(crate) const CPU: usize = 50;
-/// Parts of a world.
+/// Number of parts in a world.
 const AT_ONCE: usize = 3;
 
-/// Makes a part by what a seed decides.
+/// Makes a part with random settings.
 type New = fn(&mut Dice) -> Box<dyn Part>;
 
 /// All parts.
@@ -67,27 +67,27 @@ pub(crate) enum Wish {
     Delete(&'static str, String),
 }
 
-/// What a world can have.
+/// A part of a world.
 pub(crate) trait Part {
-    /// The controllers that look after it. Parts may share some.
+    /// The controllers that it needs. Parts may share some.
     fn controllers(&self) -> &'static [Start];
-    /// The objects that it begins with, each with its kind.
+    /// Its initial objects, each with its kind.
     fn objects(&self) -> Vec<(&'static str, Value)>;
     /// Something that people may do now.
     fn wish(&mut self, dice: &mut Dice, history: &History) -> Option<Wish>;
-    /// What people do at last, so that all can come to rest.
+    /// What people do in the end, so that everything can become stable.
     fn last_wish(&self) -> Option<Wish> {
         None
     }
     /// Asserts what must hold at every revision; with the objects that processes have deleted
     /// since the revision before.
     fn check(&mut self, world: &World, deleted: &[(Deletion, Any)]);
-    /// Whether all is at last as it should be.
+    /// Whether everything is as it should be in the end.
     fn rest(&self, world: &World) -> Result<(), String>;
 }
 
 impl World {
-    /// Takes the parts that a seed has.
+    /// Adds the parts that the seed picks.
     pub(crate) async fn add_parts(&mut self, seed: u64) {
         let mut dice = Dice(seed.rotate_left(48));
         let mut left: Vec<New> = ALL.to_vec();
@@ -173,8 +173,8 @@ impl World {
         self.look().await;
     }
 
-    /// Whether pods fail, machines vanish or answers are lost: bounds that these break, and no
-    /// controller, do not hold then.
+    /// Whether pods fail, machines vanish or answers are lost: bounds that these break without any
+    /// fault of a controller do not hold then.
     pub(crate) fn is_stormy(&self) -> bool {
         self.scenario.disruption || self.scenario.faults.lost > 0
     }

@@ -1,4 +1,4 @@
-//! A CronJob's time has one Job, also where a call about it fails.
+//! A CronJob's time has one Job, also if a call about it fails.
 
 use super::cron::{NAME, last_time};
 use super::{CPU, Wish, object, template};
@@ -11,8 +11,7 @@ use master_control_workloads::cron_job::CronJobs;
 use serde_json::json;
 use std::time::Duration;
 
-/// Every minute a Job; the processes are the CronJobs' controller alone, and the first minute has
-/// come.
+/// A world with a CronJob for every minute and only the CronJob controller, after the first minute.
 async fn first_minute() -> World {
     let mut world = World::empty(0, Scenario::calm(Scope::Parts)).await;
     let process = Worker::<CronJobs>::boxed(&world.history);

@@ -1,4 +1,4 @@
-//! Pods that may wait fill the machines, and urgent ones take their places.
+//! Pods of low priority fill the machines, and urgent ones preempt them.
 
 use super::{Part, Start, Wish, is_active, object, template};
 use crate::api::Deletion;
@@ -21,7 +21,7 @@ const CONTROLLERS: &[Start] = &[
     Worker::<ReplicaSets>::boxed,
     Worker::<DisruptionBudgets>::boxed,
 ];
-/// Thousandths of a CPU of a pod that fills a machine: two on each, beside all others.
+/// Thousandths of a CPU of a pod that fills the machines: two fit on each, beside all others.
 const FILLS: usize = 300;
 
 pub(crate) struct Priorities {
@@ -85,7 +85,7 @@ impl Part for Priorities {
         Some(Wish::Patch("deployments", name.to_owned(), patch))
     }
 
-    /// A scheduler ends a pod only for one that waits and is more important.
+    /// A scheduler preempts a pod only for a waiting one of higher priority.
     fn check(&mut self, world: &World, deleted: &[(Deletion, Any)]) {
         for (deletion, any) in deleted {
             let Any::Pod(pod) = any else { continue };
@@ -104,7 +104,7 @@ impl Part for Priorities {
         self.waited = self.waited.max(waiting.map(priority).max());
     }
 
-    /// All that is urgent runs; of the rest as much as there is room for.
+    /// All urgent pods run, and of the others as many as there is room for.
     fn rest(&self, world: &World) -> Result<(), String> {
         let urgent = world.count("urgent");
         if urgent != self.urgent {

@@ -32,7 +32,7 @@ impl Quota {
     }
 }
 
-/// How many pods it allows by its spec, by its status, and how many it says are there.
+/// How many pods the quota allows by its spec and by its status, and the used number in its status.
 fn said(world: &World) -> [Option<usize>; 3] {
     let Some(Any::Quota(quota)) = world.history.object("resourcequotas", NAME) else {
         return [None; 3];
@@ -48,7 +48,7 @@ impl Part for Quota {
     }
 
     fn objects(&self) -> Vec<(&'static str, Value)> {
-        // The pods of others ask for something, so that these alone count.
+        // Only these pods have no requests, so that only they count.
         let quota = json!({"hard": {"pods": self.allowed.to_string()}, "scopes": ["BestEffort"]});
         let set = json!({"replicas": self.replicas, "selector": {"matchLabels": {"app": NAME}},
             "template": template(NAME, 0, &Value::Null)});
@@ -69,7 +69,7 @@ impl Part for Quota {
         Some(Wish::Patch("replicasets", NAME.to_owned(), patch))
     }
 
-    /// When a pod is made, there are no more than the quota allows.
+    /// When a pod is created, there are no more than the quota allows.
     fn check(&mut self, world: &World, _: &[(Deletion, Any)]) {
         let pods = world.history.pods().into_iter();
         let own: BTreeSet<String> = pods
@@ -94,7 +94,7 @@ impl Part for Quota {
         let there = pods
             .filter(|pod| app(pod) == NAME && is_active(pod))
             .count();
-        // What was there before the quota became smaller stays.
+        // Pods from before the quota became smaller stay.
         let is_right = ready == self.replicas.min(allowed)
             || ready == there && allowed < ready && ready <= self.replicas;
         let said = said(world);

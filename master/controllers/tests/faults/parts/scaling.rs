@@ -1,4 +1,4 @@
-//! A Deployment whose number follows the load.
+//! A Deployment with a HorizontalPodAutoscaler, whose replicas follow the load.
 
 use super::{CPU, Part, Start, Wish, object, template};
 use crate::api::Deletion;
@@ -20,10 +20,10 @@ const CONTROLLERS: &[Start] = &[
 ];
 const NAME: &str = "auto";
 const SAMPLES: &str = "/apis/metrics.k8s.io/v1beta1/namespaces/default/pods";
-/// The load of a pod at which its number is right, in thousandths: half of what it asks for.
+/// The target load of a pod, in thousandths of a CPU: half of its request.
 const TARGET: usize = CPU / 2;
-/// By how many pods its policy lets it grow at once: fewer than there are between its limits, so
-/// that its number could grow by more.
+/// By how many pods its policy lets it grow at once: fewer than the range of its limits, so that
+/// the policy matters.
 const GROWS: usize = 2;
 
 pub(crate) struct Scaling {
@@ -46,12 +46,12 @@ impl Scaling {
         }
     }
 
-    /// The number that the load asks for.
+    /// The replicas that the load needs.
     fn wanted(&self) -> usize {
         self.load.div_ceil(TARGET).clamp(self.least, self.most)
     }
 
-    /// What each pod uses: an equal part of the load.
+    /// The usage of each pod: an equal part of the load.
     fn samples(&self, world: &World) -> String {
         let pods = world.history.pods().into_iter();
         let pods: Vec<_> = pods
@@ -102,7 +102,7 @@ impl Part for Scaling {
         None
     }
 
-    /// The number stays within its limits, and never grows by more than its policy lets it.
+    /// The replicas stay within their limits, and never grow by more than the policy allows.
     fn check(&mut self, world: &World, _: &[(Deletion, Any)]) {
         world.processes.api.answer(SAMPLES, self.samples(world));
         let Some(now) = replicas(world) else { return };

@@ -32,7 +32,7 @@ pub(crate) fn tables() -> Vec<Table> {
     ]
 }
 
-/// A StatefulSet in order from 0 on, whose claims are kept.
+/// An ordered StatefulSet from 0 on, whose claims are retained.
 fn new_disks() -> Box<dyn Part> {
     let mut disks = claims::Disks::new(&mut Dice(0));
     (disks.first, disks.in_order, disks.scaled) = (0, true, false);
@@ -123,7 +123,7 @@ fn of_claims() -> Vec<Wrong> {
     ]
 }
 
-/// A Job that the CronJob made for a time: each life begins with the year 2026.
+/// A Job that the CronJob created for a time: each case starts at the beginning of 2026.
 fn tick(name: &str, time: &str) -> Step {
     let made =
         json!({"metadata": {"annotations": {cron::SCHEDULED: time}}, "spec": {"template": {}}});
