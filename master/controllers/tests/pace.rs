@@ -1,6 +1,6 @@
-//! How soon workloads are what was asked for, with the real API, store, scheduler and controllers
-//! in one process and kubelets that only say what a kubelet would. Run by hand, it measures; in the
-//! test command a few of everything show that it runs.
+//! How soon workloads reach their specification, with the real API, store, scheduler and
+//! controllers in one process and simulated kubelets. Run by hand, it measures; in the test command
+//! a few of everything show that it runs.
 //!
 //! `PACE_NODES=100 PACE_REPLICAS=1000 PACE_JOBS=1000 PACE_OBJECTS=10000 cargo test --release -p
 //! master-controllers --test pace -- --nocapture`
@@ -24,11 +24,11 @@ use tempfile::TempDir;
 use tests_harness::pace::{number, spent_by_process};
 use tokio::sync::Semaphore;
 
-/// Requests of kubelets and clients at the same time.
+/// Concurrent requests of kubelets and clients.
 const AT_ONCE: usize = 32;
 /// Time for each part, on any machine.
 const LIMIT: Duration = Duration::from_secs(600);
-/// How often a kubelet says that its node is ready: the controllers wait for 40 s.
+/// How often a kubelet reports its node as ready: the grace period is 40 s.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
 fn object<T: Object>(value: &Value) -> T {
@@ -68,8 +68,8 @@ async fn heartbeats(admin: Client, nodes: usize) {
     }
 }
 
-/// Does what kubelets do of the pods in the namespace `default`: those that may end have done their
-/// work at once, others run, and deleted ones are gone at once.
+/// Simulates kubelets for the pods in the namespace `default`: pods that run to completion succeed
+/// at once, others run, and deleted ones are removed at once.
 async fn kubelets(admin: Client) {
     let everything = ListParams::default();
     let pods = admin.list::<Pod>(Some("default"), &everything).await;
@@ -92,7 +92,7 @@ async fn kubelets(admin: Client) {
     }
 }
 
-/// What the kubelet of a pod's node does next. The pod may be gone already.
+/// The next action of the kubelet of a pod's node. The pod may be deleted already.
 async fn act(admin: &Client, pod: Pod) {
     let (meta, spec) = (pod.metadata, pod.spec.unwrap_or_default());
     let (name, uid) = (meta.name.unwrap_or_default(), meta.uid.unwrap_or_default());
@@ -138,7 +138,7 @@ fn template(image: &str, restart: &str) -> Value {
     json!({"metadata": {"labels": {"app": "web"}}, "spec": {"restartPolicy": restart, "containers": [container]}})
 }
 
-/// Waits until something holds; wall and processor time since `begun`.
+/// Waits until something holds; prints wall and processor time since `begun`.
 async fn until(
     what: &str,
     (begun, before): (Instant, Duration),
@@ -211,7 +211,7 @@ async fn jobs(admin: &Client, jobs: usize) {
     making.await;
     let mut open = 0..jobs;
     let all_done = async || {
-        // They are made in this order, and end nearly so.
+        // They are created in this order, and end nearly in it.
         while let Some(at) = open.clone().next() {
             let job = admin
                 .get::<Job>(Some("default"), &format!("job-{at}"))

@@ -25,7 +25,7 @@ const LIMIT: Duration = Duration::from_secs(180);
 const IDLE: Duration = Duration::from_secs(20);
 /// Controllers whose keys are pods.
 const OF_PODS: [&str; 3] = ["pod-readiness", "taint-eviction", "pod-gc"];
-/// Controllers that look at pods or at all objects, and have nothing to plan here.
+/// Controllers that follow pods or all objects, and have nothing to plan here.
 const OTHERS: [&str; 4] = [
     "node-lifecycle",
     "garbage-collector",

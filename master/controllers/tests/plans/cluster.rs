@@ -46,7 +46,7 @@ fn an_event_of_the_far_future_goes_an_hour_after_it_was_made() {
     let mut scene = Scene::<event_ttl::EventTtl>::new();
     let at = |seconds| scene.clock.after(seconds).wall;
     let end: Timestamp = "9999-01-01T00:00:00Z".parse().unwrap();
-    // The second one becomes the past once: it is an hour longer then, and not for ever.
+    // The time of the second one passes at some point: it stays an hour longer then, not for ever.
     let events = [
         ("forever", vec![at(0), end]),
         ("ahead", vec![at(0), at(1800), end]),

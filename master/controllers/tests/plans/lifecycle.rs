@@ -1,4 +1,4 @@
-//! Nodes that fall silent: their taints, the evictions of zones, and their conditions.
+//! Plans for nodes that fall silent: taints, evictions of zones, and conditions.
 
 use super::{NOT_READY, Scene, UNREACHABLE, condition, named, node, taint};
 use config_kube::k8s_openapi::api::core::v1::{NodeCondition, Taint};

@@ -1,5 +1,5 @@
 //! The plan of each controller for a key, from its stores and the time, without an API and without
-//! waits.
+//! waiting.
 mod cluster;
 mod lifecycle;
 mod pods;
@@ -69,12 +69,12 @@ impl<C: Controller> Scene<C> {
         facts.map_or_else(Plan::nothing, |facts| C::plan(&facts, now))
     }
 
-    /// What is done to one object.
+    /// The actions for one key.
     fn actions(&self, key: &Key, seconds: u64) -> Vec<C::Action> {
         self.plan(key, seconds).actions
     }
 
-    /// Names of those keys for which there is something to do.
+    /// Names of the keys with actions.
     fn busy(&self, keys: &[&Key], seconds: u64) -> Vec<String> {
         let busy = keys
             .iter()

@@ -1,4 +1,4 @@
-//! Pods of nodes that fall silent, are tainted or gone.
+//! Plans for pods of nodes that fall silent, are tainted or gone.
 
 use super::{NOT_READY, Scene, UNREACHABLE, key, named, node, pod, taint};
 use config_kube::k8s_openapi::api::core::v1::Toleration;
@@ -132,8 +132,8 @@ fn a_pod_that_comes_to_an_old_taint_has_its_time_from_then_on() {
     );
 }
 
-/// Else one that waited for a node for longer than it tolerates the taint would be deleted as it is
-/// bound.
+/// Otherwise a pod that waited for a node for longer than it tolerates the taint would be deleted
+/// when it is bound.
 #[test]
 fn a_pod_that_waited_for_its_node_has_its_time_from_when_it_was_bound() {
     let hours = |hours| Some(Timestamp::UNIX_EPOCH + SignedDuration::from_hours(hours));
@@ -172,7 +172,7 @@ fn the_first_toleration_of_a_taint_counts() {
     );
 }
 
-/// As a node whose kubelet says that it is not ready falls silent.
+/// As when a kubelet first reports its node as not ready, and then falls silent.
 #[test]
 fn a_taint_in_the_place_of_another_one_puts_nothing_off() {
     let mut scene = Scene::<taint_eviction::TaintEviction>::new();

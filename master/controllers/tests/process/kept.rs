@@ -1,4 +1,5 @@
-//! Reconciled objects: certificates of the root, quotas, ranges, signatures, roles, approvals.
+//! Objects that controllers keep up to date: the root's certificate, quotas, ranges, signatures,
+//! roles, approvals.
 
 use super::{MAPS, ROOT, cluster, eventually, exists, make};
 use config_kube::k8s_openapi::api::core::v1::{
@@ -135,7 +136,7 @@ async fn a_claim_shows_what_its_volume_is_as_long_as_it_has_one() {
     let params = DeleteParams::default();
     let gone = admin.delete::<PersistentVolume>(None, "v", &params).await;
     gone.expect("its deletion begins");
-    // What protects it from the deletion.
+    // Removes the finalizer that protects it from the deletion.
     let bare = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     let gone = admin.patch::<PersistentVolume>(None, "v", &bare).await;
     gone.expect("it goes");

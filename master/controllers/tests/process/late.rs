@@ -1,5 +1,5 @@
-//! A controller that sees the cluster late: what cannot be undone it does only after it has asked
-//! again, past all caches.
+//! Controllers with an old view of the cluster: they read from the API before they do anything that
+//! cannot be undone.
 
 use super::{Cluster, MAPS, cluster_without, make};
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod};
@@ -17,7 +17,7 @@ use master_control_nodes::pod_gc::PodGc;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Where ClusterRoles are served.
+/// The path of ClusterRoles.
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
 /// A UID that no object has.
 const NOBODY: &str = "00000000-0000-4000-8000-000000000001";
@@ -27,7 +27,7 @@ async fn node(admin: &Client, name: &str) -> Node {
     node.expect("the node is there")
 }
 
-/// Someone says that a machine is off; it is silent.
+/// Someone marks a silent machine as out of service.
 async fn put_out_of_service(cluster: &Cluster, name: &str) {
     let taint = json!({"key": OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"});
     let patch = Patch::Merge(json!({"spec": {"taints": [taint]}}));
@@ -76,7 +76,7 @@ async fn pods_that_end_on_a_machine_in_service_again_are_left_to_its_kubelet() {
     assert!(!is_there().await, "no kubelet will end it");
 }
 
-/// Each kind comes to the collector by a watch of its own: the end of an owner can be there before
+/// The collector watches each kind separately: it can see the deletion of an owner before it sees
 /// an object that it owns.
 #[tokio::test]
 async fn a_dependent_that_the_collector_has_not_seen_is_orphaned_with_the_others() {
@@ -113,7 +113,8 @@ async fn a_dependent_that_the_collector_has_not_seen_is_orphaned_with_the_others
     assert_eq!(child.metadata.owner_references, None);
 }
 
-/// Lists objects of a kind to a collector that serves all kinds; the keys that this concerns.
+/// Passes a list of a kind to a collector that follows all kinds; returns the keys that this
+/// concerns.
 async fn listed(
     cluster: &Cluster,
     stand: &mut TestStores,
@@ -139,7 +140,7 @@ fn assert_idle(outcome: &Outcome) {
     assert!(idle, "{outcome:?}");
 }
 
-/// An owner's kind may come later: until then there is nothing to try again.
+/// An owner's kind may be added later: until then nothing is tried again.
 #[tokio::test]
 async fn an_object_with_an_owner_of_a_kind_that_nobody_serves_waits_for_further_kinds() {
     let cluster = cluster_without().await;
@@ -169,7 +170,7 @@ async fn owned_role(cluster: &Cluster, name: &str, owner: &Value) {
     make(cluster, ROLES, role).await;
 }
 
-/// How many events with a reason there are, by the names of their objects.
+/// The numbers of events with a reason, by the names of their objects.
 async fn reported(cluster: &Cluster, reason: &str) -> BTreeMap<String, usize> {
     let params = ListParams::default();
     let all = cluster.admin.list::<Event>(Some("default"), &params).await;
@@ -182,8 +183,8 @@ async fn reported(cluster: &Cluster, reason: &str) -> BTreeMap<String, usize> {
     found
 }
 
-/// An object without a namespace has no owner in one: nothing that happens to the owner decides
-/// about it (upstream's rule).
+/// A cluster-scoped object cannot have a namespaced owner: it stays whatever happens to that
+/// (upstream's rule).
 #[tokio::test]
 async fn a_cluster_scoped_object_with_an_owner_of_a_namespaced_kind_stays_with_one_event() {
     let cluster = cluster_without().await;
@@ -209,7 +210,7 @@ async fn a_cluster_scoped_object_with_an_owner_of_a_namespaced_kind_stays_with_o
         found.expect("it stays");
     }
 
-    // An owner that can be looked up, and is not there.
+    // An owner of a cluster-scoped kind that does not exist.
     let reference = json!({"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": NOBODY});
     let change = Patch::Merge(json!({"metadata": {"ownerReferences": [reference]}}));
     let changed = cluster.admin.patch::<ClusterRole>(None, "left", &change);

@@ -1,4 +1,4 @@
-//! The class of volumes that are folders of machines.
+//! The StorageClass `local`, whose volumes are folders of machines.
 
 use super::{cluster_without, make};
 use config_kube::k8s_openapi::api::core::v1::Node;

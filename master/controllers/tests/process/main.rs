@@ -29,24 +29,24 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// Silence that these tests wait for; the pure tests show the real one. Long enough for a busy
-/// machine to renew in: a node that once fell silent by mistake would stay so.
+/// The grace period in these tests; the pure tests have the real one. Long enough for a renewal on
+/// a busy machine, as a node that is marked silent by mistake would stay so.
 const GRACE: Duration = Duration::from_secs(8);
 /// How long to wait for what the controllers do; generous for a busy host.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// What is published as the certificate of the root.
+/// The text that is published as the root's certificate.
 const ROOT: &str = "root";
 
-/// Where ConfigMaps are served.
+/// The path of ConfigMaps.
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 struct Cluster {
     api: ApiServer,
     admin: Client,
-    /// The controllers' own.
+    /// The controllers' own client.
     own: Client,
-    /// When the good node last reported, and the longest time between two of its reports.
+    /// When the good node last renewed its lease, and the longest time between two renewals.
     heard: Mutex<(Instant, Duration)>,
     controllers: Option<JoinHandle<()>>,
     _store: TempDir,
@@ -122,7 +122,7 @@ impl Cluster {
             .expect("the node says that it is ready");
     }
 
-    /// The sign of life of a kubelet.
+    /// Renews a node's lease, as its kubelet does.
     async fn renew(&self, name: &str) {
         let time = Timestamp::now()
             .strftime("%Y-%m-%dT%H:%M:%S.%6fZ")
@@ -241,7 +241,7 @@ fn now() -> String {
     Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// Asks until the answer is there.
+/// Repeats a query until it returns true.
 async fn eventually<'a>(what: &str, mut ask: impl FnMut() -> BoxFuture<'a, bool>) {
     let limit = Instant::now() + LIMIT;
     while !ask().await {
@@ -250,7 +250,7 @@ async fn eventually<'a>(what: &str, mut ask: impl FnMut() -> BoxFuture<'a, bool>
     }
 }
 
-/// Objects of a kind that only path and JSON know.
+/// Creates an object from JSON at a path.
 async fn make(cluster: &Cluster, path: &str, object: Value) -> Value {
     let request = http::Request::post(path).header("content-type", "application/json");
     let request = request

@@ -6,7 +6,7 @@ use config_kube::taints::{NO_EXECUTE, NO_SCHEDULE, UNREACHABLE};
 use master_client::ListParams;
 use std::time::{Duration, Instant};
 
-/// Tries, where the machine itself stands still for seconds.
+/// Attempts, as the host may stall for seconds.
 const TRIES: usize = 5;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -19,7 +19,7 @@ async fn a_silent_node_becomes_not_ready_and_comes_back() {
     panic!("in each try the machine stood still for {:?}", GRACE / 2);
 }
 
-/// The story; false: the machine stood still, and nothing was learned.
+/// The test; false if the host stalled, so that nothing was learned.
 async fn falls_silent() -> bool {
     let cluster = cluster().await;
     cluster.node("silent").await;
@@ -28,7 +28,7 @@ async fn falls_silent() -> bool {
     cluster.heard.lock().expect("nobody panics").1 = Duration::ZERO;
     cluster.running_pod("patient", "silent", 300).await;
     cluster.running_pod("impatient", "silent", 0).await;
-    // Both live for longer than the grace: nothing happens. Then one falls silent.
+    // Both renew for longer than the grace period: nothing happens. Then one falls silent.
     let speaks = Instant::now() + GRACE * 3 / 2;
     let mut last = Instant::now();
     while Instant::now() < speaks {
