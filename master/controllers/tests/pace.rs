@@ -138,7 +138,7 @@ fn template(image: &str, restart: &str) -> Value {
     json!({"metadata": {"labels": {"app": "web"}}, "spec": {"restartPolicy": restart, "containers": [container]}})
 }
 
-/// Waits until something holds; prints wall and processor time since `begun`.
+/// Waits until something holds; returns a line with wall and processor time since `begun`.
 async fn until(
     what: &str,
     (begun, before): (Instant, Duration),
