@@ -11,9 +11,9 @@ pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 /// A request's or answer's body.
 pub type Body = UnsyncBoxBody<Bytes, BodyError>;
 
-/// How many bytes of memory an answer holds until its client has read it, where that is not the
-/// size of its body: what is shared with others costs nothing, and a list is made piece by piece.
-/// An extension of the response.
+/// An extension of a response: how many bytes of memory the answer holds until its client has read
+/// it, if that is not the size of its body. Parts that are shared with others cost nothing, and a
+/// list is made piece by piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeldBytes(pub usize);
 
@@ -32,10 +32,10 @@ pub(crate) fn broken(error: &dyn std::error::Error) -> ApiError {
     )
 }
 
-/// The error that a body is not what was asked for.
+/// The error that a body cannot be decoded as the requested kind.
 pub(crate) fn undecodable(error: &serde_json::Error) -> ApiError {
     ApiError::new(
         Reason::InternalError,
-        format!("the answer cannot be read as the kind asked for: {error}"),
+        format!("the answer cannot be decoded as the requested kind: {error}"),
     )
 }

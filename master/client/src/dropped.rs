@@ -1,5 +1,5 @@
-//! Counts dropped events, so that the log reports many of them in one line: an API without room for
-//! events may drop more than the log should hold.
+//! Counts dropped events, so that the log reports many of them in one line: an overloaded API may
+//! drop more than the log should hold.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_log_tells_of_many_dropped_events_once_in_a_minute() {
+    fn the_log_reports_many_dropped_events_once_in_a_minute() {
         let dropped = Dropped::default();
         let start = Instant::now();
         assert_eq!(dropped.add(start), Some(1));

@@ -204,7 +204,7 @@ impl<T: Versioned, V: Send + 'static> Follower<T, V> {
 
     /// Continues with `next` after a backoff, or lists again if the history is lost.
     fn failed(&mut self, error: &ApiError, next: State<T, V>) {
-        self.source.tell_failure(self.failures, error);
+        self.source.log_failure(self.failures, error);
         self.state = if error.is_expired() {
             State::Unlisted
         } else {
@@ -297,7 +297,7 @@ mod tests {
                     ("ADDED", pod("d", "9", &none)),
                     ("DELETED", pod("d", "10", &unreadable)),
                 ];
-                // As the server writes them, and in another form of the same.
+                // Additions as the server writes them, deletions in another form of the same JSON.
                 let event = |(what, pod): (&str, Value)| match what {
                     "ADDED" => format!("{{\"type\":\"{what}\",\"object\":{pod}}}\n"),
                     what => format!("{{ \"object\": {pod}, \"type\": \"{what}\" }}\n"),
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_object_that_nobody_can_read_is_known_to_be_gone() {
+    async fn the_deletion_of_an_unreadable_object_is_reported() {
         let mut follower = follower();
         let (_listed, _set) = (follower.next().await, follower.next().await);
         let next = tokio::time::timeout(Duration::from_secs(60), follower.next()).await;

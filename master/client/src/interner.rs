@@ -1,5 +1,5 @@
-//! Interns values: equal ones are stored once, such as what the replicas of one template have in
-//! common.
+//! Interns values: equal ones are stored once, such as the parts that the replicas of one template
+//! share.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Number of remembered values.
 const MAX_VALUES: usize = 32;
 
-/// The values seen last; an older one is stored again.
+/// The values seen last. A value that is no longer remembered is stored again.
 #[derive(Debug)]
 pub struct Interner<T: ?Sized>(Mutex<VecDeque<Arc<T>>>);
 

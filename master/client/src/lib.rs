@@ -6,9 +6,9 @@
 //! inside the process like one from a socket: authorization, limits, admission, store.
 //!
 //! Start at [`Client`] for single calls, at [`Follower`] to follow all objects of a kind, at
-//! [`Store`] to keep and index them, at [`Recorder`] to write events. There are no channels, and no
-//! tasks but those by which a recorder tries an event again, a bounded number of them for two
-//! minutes at most: a follower works while its caller awaits [`Follower::next`].
+//! [`Store`] to keep and index them, at [`Recorder`] to write events. A follower works only while
+//! its caller awaits [`Follower::next`]. There are no channels. The only tasks are those in which a
+//! recorder tries events again: a bounded number, each for two minutes at most.
 
 mod body;
 mod client;

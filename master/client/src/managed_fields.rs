@@ -1,18 +1,18 @@
-//! Objects without their managed fields, which no part of the master reads.
+//! Cuts managed fields, which no part of the master reads, out of an object's JSON.
 
 use std::borrow::Cow;
 
-/// The beginning of managed fields. It can't occur inside a JSON string, where its quotes would be
-/// escaped.
+/// The start of managed fields. It can't occur inside a JSON string, as its quotes would be escaped
+/// there.
 const MANAGED: &str = r#""managedFields":["#;
 
-/// An object as JSON without its managed fields: they are often as long as the rest, decoding them
-/// costs more than that, and an update without them leaves them as they are.
+/// An object's JSON without its managed fields. They are often as long as the rest and cost more to
+/// decode; an update without them leaves them unchanged.
 pub(crate) fn without_managed_fields(object: &str) -> Cow<'_, str> {
     let Some((before, after)) = around(object) else {
         return Cow::Borrowed(object);
     };
-    // The comma before them, or after where they are the first.
+    // Also cuts the comma before them, or the one after if they are the first field.
     let (before, after) = match before.strip_suffix(',') {
         Some(before) => (before, after),
         None => (before, after.strip_prefix(',').unwrap_or(after)),
@@ -25,7 +25,7 @@ pub(crate) fn without_managed_fields(object: &str) -> Cow<'_, str> {
 fn around(object: &str) -> Option<(&str, &str)> {
     let (before, rest) = object.split_at(object.find(MANAGED)?);
     let (mut depth, mut opened) = (0_usize, 0);
-    // Nothing ends this walk early.
+    // The closure never returns true: this walks to the end.
     let _end = walk(before, |at, opens| {
         if opens {
             depth += 1;

@@ -1,4 +1,4 @@
-//! Events: what a component did to an object and why; repetitions are counted instead of written
+//! Records events: what a component did to an object and why. Repetitions are counted, not written
 //! again.
 
 use crate::client::{Client, Object, Patch};
@@ -20,14 +20,14 @@ use tokio::time::{Instant, sleep};
 /// Number of different events that are remembered for counting. The older half is forgotten when it
 /// is reached.
 const MAX_REMEMBERED: usize = 4096;
-/// A repetition within this time is counted and not written: no one reads faster, and each write
+/// A repetition within this time is counted and not written: nobody reads faster, and each write
 /// costs a commit.
 const REPEAT_INTERVAL: SignedDuration = SignedDuration::from_secs(30);
 /// Longest message in bytes (upstream's limit).
 const MAX_MESSAGE: usize = 1024;
-/// Events of one recorder that are tried again at the same time; what comes beyond is dropped.
+/// Events of one recorder that are tried again at the same time; further ones are dropped.
 const MAX_WAITING: usize = 64;
-/// The pause before an event is tried again, first and at most.
+/// The first and the longest pause before an event is tried again.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(30);
 
@@ -74,7 +74,7 @@ struct EventWriter {
     client: Client,
     component: Cow<'static, str>,
     known: Mutex<HashMap<Key, Known>>,
-    /// Places of the events that are tried again.
+    /// Slots for events that are tried again.
     places: Arc<Semaphore>,
     dropped: Dropped,
 }
@@ -90,7 +90,7 @@ struct Known {
     first: Timestamp,
     /// When the last one was written.
     written: Timestamp,
-    /// A task tries to write it again, and then writes the count of that moment.
+    /// Whether a task tries to write it again; that task writes the count of its time.
     waits: bool,
 }
 
@@ -111,14 +111,14 @@ impl Recorder {
         &self.0.component
     }
 
-    /// Writes an event about an object. One that the API has no room or no time for now is tried
-    /// again by a task of its own, for two minutes at most, so that no caller waits for it. What
+    /// Writes an event about an object. If the API is overloaded or does not answer, a task tries
+    /// the event again, for two minutes at most, so that no caller waits for it. An event that
     /// can't be written is logged and dropped: events are best effort.
     pub async fn record<T: Object>(&self, about: &T, event: &NewEvent<'_>) {
         self.record_of(reference(about), event).await;
     }
 
-    /// As [`Recorder::record`], with another object that the event has to do with.
+    /// As [`Recorder::record`], with a related object.
     pub async fn record_related<T: Object, R: Object>(
         &self,
         about: &T,
@@ -174,7 +174,7 @@ impl Recorder {
 }
 
 impl EventWriter {
-    /// Counts an occurrence. `None` where it need not be written now.
+    /// Counts an occurrence; returns the event if it must be written now.
     fn count(&self, key: &Key, object: &str, now: Timestamp) -> Option<Known> {
         let mut known = self.known();
         if let Some(before) = known.get_mut(key) {
@@ -210,7 +210,7 @@ impl EventWriter {
         }
     }
 
-    /// A place for an event to be tried again, where that may help and one is left.
+    /// A slot for an event to be tried again, if that may help and a slot is free.
     fn place(&self, error: &ApiError) -> Option<OwnedSemaphorePermit> {
         if may_be_written_later(error) {
             Arc::clone(&self.places).try_acquire_owned().ok()
@@ -279,8 +279,8 @@ impl EventWriter {
         }
     }
 
-    /// Tries an event again, with pauses that double, until it is written, has a final answer, or
-    /// its time is over.
+    /// Tries an event again, with pauses that double, until it is written, finally refused, or the
+    /// two minutes are over.
     async fn put_again(&self, key: &Key, mut event: Event) -> Result<(), ApiError> {
         let begun = Instant::now();
         let mut pause = FIRST_PAUSE;
@@ -352,8 +352,8 @@ fn is_without_namespace(error: &ApiError) -> bool {
     error.is_not_found() || causes.any(|cause| cause.reason == "NamespaceTerminating")
 }
 
-/// Forgets half of them at once, so that not each new event searches for the oldest one. Events
-/// that a task tries again stay.
+/// Forgets the older half at once, so that not each new event needs a search for the oldest one.
+/// Events that a task tries again stay.
 fn forget_older_half(known: &mut HashMap<Key, Known>) {
     let mut times: Vec<Timestamp> = known.values().map(|known| known.written).collect();
     let middle = times.len() / 2;
@@ -540,7 +540,7 @@ mod tests {
         }
         assert_eq!(api.counts(), [(Method::POST, 1)]);
         sleep(2 * FIRST_PAUSE).await;
-        // Nothing is there yet to be counted in.
+        // The event does not exist yet, so the count is written by creating it.
         assert_eq!(api.counts(), [(Method::PATCH, 3), (Method::POST, 3)]);
         sleep(Duration::from_secs(60)).await;
         recorder.record(&node("n"), &seen("often")).await;
@@ -568,7 +568,7 @@ mod tests {
         assert!((6..=12).contains(&tries.len()), "{}", tries.len());
         sleep(LONGEST_TRY).await;
         assert!(api.calls().is_empty());
-        // What was dropped is not there to be counted.
+        // A dropped event does not exist, so its repetition is a new event.
         recorder.record(&node("n"), &seen("once")).await;
         let next = api.calls();
         assert_eq!(

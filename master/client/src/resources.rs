@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
-/// A served kind, as far as paths need it.
+/// A served kind: the parts of it that paths need.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Resource {
     /// API group; empty for core.
@@ -68,7 +68,7 @@ impl Resource {
     }
 }
 
-/// Where a call for one object goes: to the object, or to a subresource of it.
+/// The target of a call for one object: the object, or a subresource of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObjectPath<'a> {
     /// The namespace; ignored for cluster-scoped kinds.
@@ -348,7 +348,7 @@ impl Source {
         }
     }
 
-    pub(crate) fn tell_failure(&self, failures: u32, error: &ApiError) {
+    pub(crate) fn log_failure(&self, failures: u32, error: &ApiError) {
         tracing::debug!(source = ?self, failures, error = chain(error), "list or watch failed; trying again");
     }
 

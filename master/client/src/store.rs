@@ -38,8 +38,8 @@ pub trait View: PartialEq + fmt::Debug + Send + Sync + 'static {
     fn read(object: Self::Object) -> Self;
 }
 
-/// A way to find objects: by owner, by label, by node. The function returns the values under which
-/// an object is found.
+/// A way to find objects, such as by owner, label or node. The function returns the values under
+/// which an object is found.
 #[derive(Debug)]
 pub struct Index<V> {
     name: &'static str,
@@ -47,7 +47,7 @@ pub struct Index<V> {
 }
 
 impl<V> Index<V> {
-    /// An index. Its name is its identity: a store has one index of a name.
+    /// An index. A store has one index of each name.
     pub const fn new(name: &'static str, values: fn(&Key, &V) -> Vec<String>) -> Self {
         Self { name, values }
     }

@@ -129,8 +129,8 @@ enum Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Reads a line. Apart from [`decode`], as this is the same for all kinds: a generic function
-    /// is compiled for each.
+    /// Reads a line. Not part of [`decode`], as that is generic and compiled for each kind, and
+    /// this is the same for all.
     fn read(line: &'a [u8]) -> Result<Self, ApiError> {
         let line = str::from_utf8(line).map_err(|e| broken(&e))?;
         let (kind, object) = parts(line).map_err(|e| undecodable(&e))?;
@@ -186,8 +186,8 @@ fn gone(object: &str) -> Gone {
     }
 }
 
-/// An object of a list or watch as its kind. One that can't be read must not keep the others from
-/// being known: it is left out.
+/// Decodes an object of a list or watch. An unreadable one is left out, so that the others become
+/// known.
 pub(crate) fn readable<T: FromJson>(object: &str) -> Option<T> {
     let read = T::from_json(without_managed_fields(object).as_bytes());
     read.inspect_err(|error| warn_unreadable(std::any::type_name::<T>(), object, error))
