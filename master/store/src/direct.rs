@@ -1,4 +1,4 @@
-//! Reads of an engine that holds its data in memory.
+//! A [`Reader`] of an engine that holds its data in memory.
 
 use crate::error::StoreError;
 use crate::model::{Fetched, ListQuery, Listing, Revision};

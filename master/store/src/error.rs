@@ -32,8 +32,8 @@ pub enum StoreError {
         /// The newest revision.
         head: Revision,
     },
-    /// The copy that answers reads did not reach the store's revision in time.
-    #[error("the copy of the store is at revision {reached}, the store at {head}")]
+    /// The copy in memory that answers reads did not reach the store's revision in time.
+    #[error("the copy in memory is at revision {reached}, and the store at {head}")]
     Behind {
         /// The copy's revision.
         reached: Revision,
@@ -81,12 +81,13 @@ impl StoreError {
         move |source| Self::File { what, path, source }
     }
 
-    /// Tells a full disk from a failing one, for a write whose blocks are not used yet.
+    /// The error of a failed write to blocks that are not used yet: [`StoreError::Full`] if only
+    /// the disk is full.
     pub(crate) fn full_or(what: &'static str, path: &Path, error: io::Error) -> Self {
         if is_full(&error) {
             let place = path.display();
             return Self::Full(format!(
-                "the file system of {place} is full ({error}); free some, and writes go on"
+                "the file system of {place} is full ({error}); free some space, and writes continue"
             ));
         }
         Self::file(what, path)(error)

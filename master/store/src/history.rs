@@ -25,8 +25,8 @@ pub(crate) struct HistoryLimits {
 const RECENT: usize = 64;
 
 /// Bytes of values that a table reads from disk before it packs them. Most values of a long history
-/// are superseded a little later, so that packing each at once would be wasted; to hold all of them
-/// unpacked would take most of the process's memory.
+/// are superseded soon after, so that packing each at once would be wasted work; holding all of
+/// them unpacked would take most of the process's memory.
 pub(crate) const READ_AT_ONCE: usize = 32 << 20;
 
 /// One table.
@@ -80,7 +80,7 @@ impl Table {
             self.unpacked += event.now.as_ref().map_or(0, |entry| entry.value.len());
         }
         self.events.push_back(event);
-        // The one event that this push has made no longer recent.
+        // This push made one event no longer recent.
         if packs && let Some(at) = self.events.len().checked_sub(RECENT + 1) {
             self.age(at);
         }
@@ -93,7 +93,7 @@ impl Table {
     /// data.
     fn age(&mut self, at: usize) {
         if let Some(event) = self.events.get(at).cloned() {
-            // A new event takes the old one's place: watchers may hold that still.
+            // A new event replaces the old one, which watchers may still hold.
             let before = event.before.as_ref().map(|entry| self.packed(entry, None));
             let now = self.pack_now(&event);
             self.events[at] = Arc::new(event.past(now, before));
@@ -133,7 +133,7 @@ impl Table {
         for at in self.position(self.packed_through.saturating_sub(1))..old {
             self.age(at);
         }
-        // Also entries whose event was dropped while the table was read.
+        // Entries without an event, too: it was dropped while the table was read.
         let entries = self.entries.values_mut();
         for entry in entries.filter(|entry| fresh.contains(&entry.modified)) {
             entry.value = self.samples.pack(&entry.value, None);
@@ -149,12 +149,12 @@ impl Table {
             if !over && first.revision > at_least && first.revision > self.floor {
                 break;
             }
-            // The floor is the revision of what goes, so that the next turn also drops the other
-            // events of that transaction.
+            // The floor rises to the dropped event's revision, so that the next turns drop the
+            // other events of its transaction.
             self.floor = self.floor.max(first.revision);
             self.bytes -= Self::weight(first);
             let first = self.events.pop_front();
-            // Without an event, nothing would pack the value later.
+            // Its value is packed now, as without the event nothing would do so later.
             if let Some(event) = first.filter(|event| packs && !event.is_past()) {
                 self.pack_now(&event);
             }
@@ -278,7 +278,7 @@ impl Published {
             None => self.table_mut(name),
         };
         table.push(event, packs, limits.unpacked);
-        // Its own floor: only the table's limits can be exceeded by an event.
+        // The floor stays: an event can only exceed the table's limits.
         let floor = table.floor;
         table.trim(limits, floor, packs);
     }
@@ -354,7 +354,7 @@ impl Published {
         if now.is_some() || before.is_some() {
             self.publish(Arc::new(Event::new(revision, key, now, before)));
         }
-        // In any case, as the next change in the log has to follow this revision.
+        // Even without an event, as the next change in the log must follow this revision.
         self.head = revision;
     }
 
@@ -418,7 +418,7 @@ impl Published {
                 remaining: 0,
             });
         };
-        // At the head nothing is to be undone, whatever the history still has.
+        // At the head nothing is undone.
         let undone = if revision == self.head {
             BTreeMap::new()
         } else {

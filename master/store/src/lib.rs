@@ -1,5 +1,5 @@
-//! Keys with revisions that survive a power cut: one order of writes, watches from any revision,
-//! compaction.
+//! The store of the API: keys and values with revisions, in one total order of writes that survives
+//! power cuts, with watches from any revision and compaction.
 //!
 //! Start at [`Store`], the trait that every engine implements, and at [`EmbeddedStore::open`], the
 //! default engine (a log on disk, the current state and a bounded history in memory). The API reads
@@ -15,9 +15,8 @@
 //! they read the published state, and each watcher has its own position in the shared history, so a
 //! slow one delays no other. A write wakes the watchers of its keys and no others.
 //!
-//! Values that are not among the newest changes of a table are packed in memory: each is kept as
-//! its differences from a value that resembles it ([`Value`]), as tens of thousands of objects
-//! repeat a few templates.
+//! Older values of a table are packed in memory: each is kept as its differences from a similar
+//! value ([`Value`]), because tens of thousands of objects repeat a few templates.
 //!
 //! Keys are `table/rest`: the part before the first `/` names a table, and each table has its own
 //! history, so that a busy table (leases, events) does not push out the history of a quiet one.

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::sync::watch;
 
-/// Events returned at once, at most; more only where one transaction has more. A watcher far behind
-/// so uses little memory.
+/// Events returned at once, at most; more only if one transaction has more. So a watcher that is
+/// far behind uses little memory.
 const BATCH: usize = 500;
 
 /// The shared state.
@@ -23,7 +23,7 @@ const BATCH: usize = 500;
 pub(crate) struct Memory {
     published: RwLock<Published>,
     watchers: Arc<Watchers>,
-    /// The head, for those that wait for a revision.
+    /// The head, to wait for a revision.
     reached: watch::Sender<Revision>,
     closed: AtomicBool,
 }
@@ -80,7 +80,7 @@ impl Memory {
         self.reached.subscribe()
     }
 
-    /// Watches the keys under a prefix, or with none every key.
+    /// Watches the keys under a prefix; without a prefix, all keys.
     pub(crate) fn watch(
         self: &Arc<Self>,
         prefix: Option<&str>,
@@ -151,7 +151,7 @@ impl Memory {
     /// Ends all reads and watches.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        // They find the store closed at their next turn.
+        // Watchers find the store closed when they continue.
         self.watchers.wake_all();
     }
 }
@@ -191,7 +191,7 @@ impl WatchStream for Watcher {
                 if !batch.events.is_empty() {
                     return Ok(batch);
                 }
-                // A wake-up that came since `take` is kept: this returns at once then.
+                // A wake-up since `take` is kept, so that this returns at once.
                 self.watching.mark().woken().await;
             }
         })
@@ -199,8 +199,7 @@ impl WatchStream for Watcher {
 
     fn progress(&self) -> Revision {
         let published = self.memory.published();
-        // Without a mark nothing waits: all revisions up to the head are done, as their changes
-        // were of other keys.
+        // Without a mark no change waits: later revisions up to the head changed only other keys.
         let first = self.watching.mark().first();
         first.map_or(published.head(), |first| first - 1)
     }

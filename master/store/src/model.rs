@@ -5,8 +5,8 @@ use bytes::Bytes;
 use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A point in the one order of writes. Starts at 1 (nothing written); every transaction that writes
-/// gets the next number.
+/// A point in the total order of writes. Starts at 1 (nothing written); every transaction that
+/// writes gets the next number.
 pub type Revision = u64;
 
 /// A key's value at some revision.
@@ -42,7 +42,7 @@ pub struct Event {
 enum Derived {
     Nothing,
     Kept(Arc<dyn Any + Send + Sync>),
-    /// The event is no longer recent: derived data is not cached any more.
+    /// The event is no longer recent: derived data is not cached.
     Past,
 }
 
@@ -217,13 +217,13 @@ mod tests {
         assert_eq!(
             *event.derived::<u8>(),
             0,
-            "another type has a place of its own"
+            "another type gets a value of its own"
         );
         let past = event.past(None, None);
         assert!(past.is_past() && !event.is_past());
         drop(event);
         assert_eq!(Arc::strong_count(&kept), 1);
         assert!(!Arc::ptr_eq(&kept, &past.derived()));
-        assert_eq!(Arc::strong_count(&kept), 1, "nothing is kept again");
+        assert_eq!(Arc::strong_count(&kept), 1, "a past event keeps nothing");
     }
 }

@@ -1,10 +1,10 @@
 //! Packs a value as its differences from a sample: another value of the table, such as that of a
 //! replica of the same template.
 //!
-//! Objects of one kind repeat each other: names of fields, managed fields, the whole template of a
-//! workload. A packed value is a series of steps, each of which copies a part of the sample or
-//! brings bytes of its own. A sample is a value that is not packed itself, so that unpacking is a
-//! handful of copies, and no sample is kept besides its own value until that changes.
+//! Objects of one kind are similar: names of fields, managed fields, the whole template of a
+//! workload. A packed value is a series of steps, each of which copies a part of the sample or adds
+//! bytes of its own. A sample is itself not packed, so that unpacking is a handful of copies. It
+//! shares the bytes of its own value, and needs memory only once that value has changed.
 
 use crate::value::Value;
 use bytes::{BufMut, Bytes};
@@ -14,16 +14,17 @@ use std::sync::Arc;
 
 /// Sizes of values that are packed: smaller ones gain little, larger ones are few.
 const SIZES: Range<usize> = 256..16 << 10;
-/// Samples of a table at once, so that several templates can change in turns.
+/// Samples of a table, so that values of several templates can be written in turns.
 const SAMPLES: usize = 4;
-/// Bytes of a window, by which a part of the sample is found; a shorter part is not worth a step.
+/// Bytes of a window, by which matching parts of the sample are found; a shorter part is not worth
+/// a step.
 const WINDOW: usize = 8;
-/// Windows by which the sample that resembles a value most is chosen, and how many of them it must
-/// have.
+/// The number of windows of a value by which the most similar sample is chosen, and how many of
+/// them a sample must contain.
 const PROBES: usize = 8;
 const LEAST_PROBES: usize = 3;
-/// A packed value has at most [`LITTLE`] bytes and one [`PART`]th of its size; a value that would
-/// take more is kept as it is, and becomes a sample.
+/// The steps of a packed value take at most [`LITTLE`] bytes plus one [`PART`]th of its size; a
+/// value that would take more is not packed, and becomes a sample.
 const LITTLE: usize = 128;
 const PART: usize = 8;
 
@@ -197,18 +198,18 @@ struct Match {
 /// A value against which others are packed.
 struct Sample {
     bytes: Arc<[u8]>,
-    /// Where a window begins, by its hash; the last of several. What is found is compared.
+    /// The position of a window by its hash; of several, the last.
     places: Box<[u16]>,
 }
 
 impl Sample {
     fn new(bytes: Arc<[u8]>) -> Self {
-        // A wrong or missing place only costs bytes: what is found there is compared before it is
-        // used.
+        // A wrong or missing position only costs bytes: the bytes there are compared before they
+        // are used.
         let mut places = vec![0; bytes.len().next_power_of_two()].into_boxed_slice();
         let mask = places.len() - 1;
         for (at, window) in bytes.windows(WINDOW).enumerate() {
-            // Places of 16 bits are enough: [`SIZES`] ends at 16 KiB.
+            // 16 bits are enough for a position: [`SIZES`] ends at 16 KiB.
             if let (Some(window), Ok(at)) = (window.first_chunk().copied(), u16::try_from(at)) {
                 places[hash(window) & mask] = at;
             }
@@ -221,7 +222,7 @@ impl Sample {
         usize::from(self.places[hash(window) & (self.places.len() - 1)])
     }
 
-    /// How many of the windows at some places of a value the sample has, too.
+    /// How many of a value's probed windows the sample contains.
     fn likeness(&self, value: &[u8]) -> usize {
         let has = |probe: &usize| {
             let at = value.len() * (2 * probe + 1) / (2 * PROBES);
@@ -254,19 +255,20 @@ impl Sample {
     fn differences(&self, value: &[u8], most: usize) -> Option<Packed> {
         let mut steps = Steps::default();
         let (mut at, mut own, mut misses) = (0, 0, 0);
-        // How far the sample is ahead: differences such as a UID leave that as it is.
+        // The offset of the sample relative to the value. Differences of equal length, such as a
+        // UID, do not change it.
         let mut ahead = 0_usize;
         while let Some(window) = window(value, at) {
             let Some(Match { from, length }) =
                 self.find(&value[at..], window, at.wrapping_add(ahead))
             else {
-                // The steps grow while nothing matches, so that a value unlike the sample costs
+                // The stride grows while nothing matches, so that a value unlike the sample costs
                 // little.
                 at += 1 + misses / 32;
                 misses += 1;
                 continue;
             };
-            // What was passed over may belong to the part, too.
+            // The matching part may start before this position.
             let more = common_end(&value[own..at], &self.bytes[..from]);
             steps.own(&value[own..at - more]);
             steps.copy(from - more, length + more);
@@ -309,8 +311,7 @@ impl fmt::Debug for Samples {
 }
 
 impl Samples {
-    /// The value, packed where that is worth it. `known` is the sample of the value that it
-    /// replaces.
+    /// The value, packed if that is worth it. `known` is the sample of the value that it replaces.
     ///
     /// Guarantee: the bytes of the result are those of the value; they are compared here.
     pub(crate) fn pack(&mut self, value: &Value, known: Option<&Arc<[u8]>>) -> Value {
@@ -332,7 +333,7 @@ impl Samples {
         let likeliest = likeliest.rev().max_by_key(|(_, likeness)| *likeness);
         let likeliest = likeliest.filter(|(_, likeness)| *likeness >= LEAST_PROBES);
         let packed = likeliest.and_then(|(at, _)| {
-            // To the front, so that [`Samples::add`] drops the one that was not used for longest.
+            // To the front, so that [`Samples::add`] drops the least recently used one.
             self.0[..=at].rotate_right(1);
             let packed = self.0[0].differences(bytes, LITTLE + bytes.len() / PART)?;
             Some(packed).filter(|packed| packed.unpacks_to(bytes))

@@ -1,4 +1,4 @@
-//! Whether a store's writer works: health checks ask it at a bounded rate.
+//! Checks at a bounded rate, for health checks, whether a store's writer works.
 
 use crate::error::StoreError;
 use crate::model::{Action, Expect, Op};
@@ -11,9 +11,9 @@ use tokio::time::Instant;
 /// How long a good answer is valid.
 const GOOD: Duration = Duration::from_secs(1);
 
-/// Asks a store's writer whether it takes writes: one question at a time, and at most one a second
-/// while it does. Each question takes a place in the writer's queue, and callers without
-/// authentication may ask for the health of a server.
+/// Asks a store's writer whether it accepts writes: one question at a time, and at most one a
+/// second while it does. Each question takes a slot in the writer's queue, and even anonymous
+/// callers may request the health of a server.
 #[derive(Debug)]
 pub struct Probe {
     counts: Duration,
@@ -54,7 +54,7 @@ impl Probe {
 }
 
 /// Waits until the writer has handled all that was submitted before this call: each of those writes
-/// is then written or refused, also those that no caller waits for any more. Changes nothing.
+/// is then written or refused, even if no caller waits for it any more. Writes nothing itself.
 ///
 /// # Errors
 /// The writer takes no writes.
@@ -73,7 +73,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Many callers at once, each answered `answer`; returns how many questions that made.
+    /// Many concurrent callers, with `answer` for each question; returns the number of questions.
     async fn round(probe: &Arc<Probe>, answer: bool) -> usize {
         let (asked, under_way) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let mut askers = tokio::task::JoinSet::new();

@@ -1,5 +1,5 @@
-//! Reads of an engine whose data is elsewhere, from a copy in memory that the engine's watch keeps
-//! up to date.
+//! A [`Reader`] of an engine whose data is elsewhere: it answers from a copy in memory, which the
+//! engine's watch keeps up to date.
 //!
 //! A read asks the engine for its newest revision, waits until the copy has it, and is answered
 //! from memory; so it sees every commit that was acknowledged before. If the copy lags, or its
@@ -22,8 +22,8 @@ const LIMITS: HistoryLimits = HistoryLimits {
     bytes: 16 << 20,
     unpacked: READ_AT_ONCE,
 };
-/// Time for the copy to reach a revision before the engine itself is asked (upstream's watch cache:
-/// the same).
+/// Time for the copy to reach a revision before the engine itself is asked (as in upstream's watch
+/// cache).
 const PATIENCE: Duration = Duration::from_secs(3);
 /// First wait after the engine's watch failed.
 const BACKOFF_FIRST: Duration = Duration::from_millis(50);
@@ -86,8 +86,8 @@ impl Reader for Replica {
             if self.reaches(head).await? {
                 return Ok(head);
             }
-            // Not the engine's revision: callers rely on open watches, which read the copy, having
-            // shown everything up to the revision that they get here.
+            // An error, and not the engine's revision: callers rely on open watches, which read the
+            // copy, having shown everything up to the returned revision.
             let reached = self.memory.head()?;
             Err(StoreError::Behind { reached, head })
         })
@@ -106,7 +106,7 @@ impl Reader for Replica {
     fn list(&self, query: ListQuery) -> BoxFuture<'_, Result<Listing, StoreError>> {
         Box::pin(async move {
             let complete = match query.revision {
-                // A past revision does not change any more: no question to the engine is needed.
+                // A past revision does not change any more, so the engine need not be asked.
                 Some(revision) if revision <= self.memory.head()? => true,
                 Some(_) | None => self.is_current().await?,
             };
@@ -161,7 +161,7 @@ async fn follow(store: Arc<dyn Store>, memory: Arc<Memory>) {
         }
         tracing::warn!(
             error = chain(&error),
-            "the store's changes can't be followed; trying again"
+            "cannot follow the store's changes; trying again"
         );
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(BACKOFF_LAST);

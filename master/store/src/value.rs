@@ -1,4 +1,4 @@
-//! Values in memory: as they were written, or as differences from a value that resembles them.
+//! Values in memory: as they were written, or as differences from a similar value.
 
 use crate::packing::Packed;
 use bytes::{BufMut, Bytes};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// The value of a key. Clones share it.
 ///
 /// The newest values of a table are kept as they were written; older ones are packed, and unpacked
-/// at each read. The two differ in the time of a read only.
+/// at each read. Readers see no difference except in time.
 #[derive(Clone)]
 pub struct Value(Form);
 
@@ -77,7 +77,7 @@ impl Value {
         }
     }
 
-    /// What it is packed against.
+    /// The sample against which it is packed.
     pub(crate) fn sample(&self) -> Option<&Arc<[u8]>> {
         match &self.0 {
             Form::Plain(_) => None,

@@ -1,9 +1,9 @@
-//! Which watchers a change concerns: an index of the prefixes that are watched.
+//! An index of the watched prefixes, which finds the watchers that a change concerns.
 //!
-//! Guarantee: a watcher is marked with its first change that it has not returned, and woken then;
-//! one without a mark has returned everything up to the head. So a write costs what it concerns,
-//! however many watch other objects of the same table, and a watcher of a quiet object does not
-//! fall behind a busy table's history.
+//! Guarantee: a watcher is marked with the first of its changes that it has not returned, and woken
+//! then; one without a mark has returned everything up to the head. So a write costs only as much
+//! as the watchers that it concerns, however many watch other objects of the table, and a watcher
+//! of a quiet object does not fall behind a busy table's history.
 //!
 //! Assumption: marks are added while the published state is locked for writing, and read and moved
 //! while it is locked, so that they always agree with it.
@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 /// The mark of a watcher for which no change waits. No change has this revision.
 const NONE: Revision = 0;
 
-/// What one watcher has not returned yet.
+/// The position of a watcher: the first change that it has not returned.
 #[derive(Debug, Default)]
 pub(crate) struct Mark {
     /// The first revision at which a change may wait, or [`NONE`]. The lock of the published state
@@ -28,7 +28,7 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// Notes a change. True if none waited before: then the watcher is to be woken.
+    /// Notes a change. Returns true if none waited before: then the watcher must be woken.
     fn add(&self, revision: Revision) -> bool {
         let waited = self.first().is_some();
         if !waited {
@@ -56,11 +56,11 @@ impl Mark {
 /// Marks by the prefixes of their watchers; a watcher of all tables has the empty one.
 type Index = BTreeMap<Arc<str>, Vec<Arc<Mark>>>;
 
-/// The marks of the watchers whose prefix `key` begins with, the longest prefix first. In the
-/// sorted index other prefixes lie between them, so each step looks up the last prefix up to
-/// `part`, a beginning of `key`. If that is no prefix of `key`, `part` is cut to what the two have
-/// in common: a longer prefix of `key` would lie between the two, and would have been found
-/// instead.
+/// The marks of the watchers whose prefixes `key` starts with, the longest prefix first. In the
+/// sorted index other prefixes lie between these, so each step looks up the last prefix that sorts
+/// up to `part`, a prefix of `key`. If the found one is no prefix of `key`, `part` is cut to what
+/// the two have in common: a longer prefix of `key` would sort between the two, and would have been
+/// found instead.
 fn concerned<'a>(index: &'a Index, key: &str) -> impl Iterator<Item = &'a Arc<Mark>> {
     let mut rest = Some(key);
     let found = std::iter::from_fn(move || {
@@ -80,7 +80,7 @@ fn concerned<'a>(index: &'a Index, key: &str) -> impl Iterator<Item = &'a Arc<Ma
     found.flatten()
 }
 
-/// The characters that lie wholly in the first `end` bytes: two keys can differ inside a character.
+/// The whole characters in the first `end` bytes: two keys can differ inside a character.
 fn prefix_within(text: &str, end: usize) -> &str {
     let mut whole = (0..=end).rev().filter_map(|end| text.get(..end));
     whole.next().unwrap_or_default()
@@ -143,8 +143,8 @@ impl Woken {
     /// Wakes them.
     pub(crate) fn wake(self) {
         for mark in self.0 {
-            // `Notify` keeps one permit: a watcher that does not wait now returns at once when it
-            // does.
+            // `Notify` keeps one permit: a watcher that is not waiting now returns at once when it
+            // waits next.
             mark.added.notify_one();
         }
     }

@@ -43,7 +43,8 @@ struct State {
     cached: HashMap<u64, Vec<Before>>,
 }
 
-/// A disk with a cache that fails as on Linux: once, and what was not written by then never is.
+/// A disk with a cache that fails as on Linux: once, and blocks that were not written then never
+/// are.
 #[derive(Debug, Default)]
 struct Failing(Mutex<State>);
 
@@ -212,15 +213,15 @@ async fn write(store: &EmbeddedStore, disk: &Failing) -> Vec<String> {
 
 /// The state of the store after the failure.
 struct After {
-    /// It continues, as it may where the disk was only full and there is room again.
+    /// It continues, as it may if the disk was only full and there is room again.
     goes_on: bool,
     /// `k/200` was acknowledged.
     written: bool,
 }
 
-/// Writes `k/200` until the store stops permanently or, if the disk was only full, continues. Where
-/// a state file failed, the writer learns of it from another thread: a write that comes first has
-/// its own flush, and is acknowledged.
+/// Writes `k/200` until the store stops permanently or, if the disk was only full, continues. If a
+/// state file failed, the writer learns of it from another thread: a write before that has its own
+/// flush, and is acknowledged.
 async fn after(store: &EmbeddedStore, error: i32) -> After {
     let failed = store.failed();
     let mut failed = std::pin::pin!(failed);

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Suffix of unfinished files; they are removed at the next start.
 pub(super) const UNFINISHED: &str = ".unfinished";
 const LOCK: &str = "lock";
-/// The file of the engine of versions before the log.
+/// The file of the engine in earlier versions.
 const OLD_ENGINE: &str = "store.redb";
 
 /// A folder that only this process writes to.
@@ -36,8 +36,8 @@ impl Folder {
     pub(super) fn open(path: &Path, disk: Arc<dyn Disk>) -> Result<Self, StoreError> {
         std::fs::create_dir_all(path).map_err(StoreError::Folder)?;
         let lock = File::create(path.join(LOCK)).map_err(StoreError::Folder)?;
-        // The kernel gives the lock back when the process ends, however it ends: no file is left
-        // that says "locked".
+        // The kernel releases the lock when the process ends, however it ends: no stale lock file
+        // can remain.
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(StoreError::Locked(path.to_owned())),

@@ -1,10 +1,10 @@
-//! Frames: the encoding of bytes in the store's files, by which torn and damaged ones are detected.
+//! Frames: the encoding of the store's files, by which torn and damaged writes are detected.
 //!
 //! A frame is 32 bytes of header and a payload, padded with zeros to a multiple of 8; integers are
 //! big-endian: `PFR1` ‖ payload length u32 ‖ offset in the file u64 ‖ first 16 bytes of
-//! SHA-256(file id ‖ offset ‖ payload). The id is random for each file, so that a frame of one file
-//! is never taken for one of another (a reused disk block); zeros in place of a header mark the
-//! end.
+//! SHA-256(file id ‖ offset ‖ payload). The id is random for each file, so that a frame of an
+//! earlier file in a reused disk block is not taken for one of this file. Zeros in place of a
+//! header mark the end.
 
 use sha2::{Digest, Sha256};
 use std::io::{self, Read};
@@ -21,12 +21,13 @@ pub(crate) type FileId = [u8; 16];
 
 fn check(id: &FileId, offset: u64, payload: &[u8]) -> [u8; 16] {
     let mut hash = Sha256::new();
-    // The file's id and the place count: a frame that an earlier file left in the same blocks, or
-    // one that was moved, is none of this file's.
+    // With the file's id and the offset, so that a frame that an earlier file left in the same
+    // blocks, or that was moved, fails the check.
     hash.update(id);
     hash.update(offset.to_be_bytes());
     hash.update(payload);
-    // Half of the hash: it has to find damage. Who can write to the folder can also hash.
+    // Half of the hash is enough to find damage. It does not protect against an attacker: whoever
+    // can write to the folder can also compute hashes.
     let full = hash.finalize();
     let mut short = [0; 16];
     short.copy_from_slice(&full[..16]);
@@ -135,7 +136,7 @@ impl<R: Read> Frames<R> {
         let (length, stored) = header(&bytes, self.offset).ok_or(Broken::Changed(self.offset))?;
         let mut payload = std::mem::take(&mut self.payload);
         payload.resize(padded(length), 0);
-        // The padding is read and not verified: nothing uses it.
+        // The padding is read but not verified: nothing uses it.
         self.fill(&mut payload)?;
         payload.truncate(length);
         if self.offset == 0 {

@@ -1,4 +1,5 @@
-//! Images: the whole state in one file, as frames of records. State files and snapshots are images.
+//! Images: the encoding of the whole state in one file, as frames of records. State files and
+//! snapshots are images.
 //!
 //! Frames: `id ‖ Start, Compact`; then tables, each followed by its entries at its floor; then the
 //! events after the floors, sorted by revision (none in a snapshot); then `End` with the counts. A
@@ -101,8 +102,8 @@ pub(super) fn write_state(capture: &Capture, made: u64, to: &mut dyn io::Write) 
     let mut packer = ImageWriter::new(Purpose::State, capture.head, capture.floor, made)?;
     let mut put = |frame: Option<Vec<u8>>| frame.map_or(Ok(()), |frame| to.write_all(&frame));
     let mut events: Vec<&Arc<Event>> = Vec::new();
-    // Entries at the floor and the events after it: the history is kept, so that watches go on
-    // after a restart.
+    // Entries at the floor and the events after it: the history is kept, so that watches can
+    // resume after a restart.
     for table in &capture.tables {
         put(packer.push(&Record::Table {
             name: &table.name,
@@ -164,7 +165,7 @@ impl Unreadable {
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Io(error) => format!("it cannot be read: {error}"),
-            Self::Foreign => "it does not begin as a file of this store does".to_owned(),
+            Self::Foreign => "it does not start like a file of this store".to_owned(),
             Self::Version(version) => {
                 format!("it has format {version}, and this version reads format {VERSION}")
             }
@@ -173,16 +174,18 @@ impl Unreadable {
                 format!("its bytes were changed at or after offset {offset}: the checksum fails")
             }
             Self::Records(offset) => {
-                format!("what it holds before offset {offset} is not what this version writes")
+                format!("its content before offset {offset} is not in the format of this version")
             }
-            Self::Counts => "its records are not as many as its end says".to_owned(),
+            Self::Counts => {
+                "the number of its records differs from the count at its end".to_owned()
+            }
             Self::Trailing => "bytes follow its end".to_owned(),
         }
     }
 }
 
-/// Receives the content of an image, in the order of the file. The checksum of what it gets is
-/// verified, and the completeness of the file is not: [`read`] returns that in the end.
+/// Receives the content of an image, in the order of the file. Checksums are verified before;
+/// whether the file is complete is known only when [`read`] returns.
 pub(crate) trait Visitor {
     /// The revision of the state, and the one up to which all history is compacted.
     fn begin(&mut self, revision: Revision, floor: Revision);
@@ -213,7 +216,7 @@ struct Progress {
 }
 
 impl Progress {
-    /// Passes one record on, if it is allowed at this place.
+    /// Passes on one record, if it is allowed at this position.
     fn take(&mut self, record: Record<'_>, take: &mut dyn Visitor) -> Result<(), Unreadable> {
         match (record, self.summary) {
             (Record::Start { version, .. }, None) if version != VERSION => {
@@ -276,7 +279,7 @@ pub(crate) fn read(from: impl Read, take: &mut dyn Visitor) -> Result<Summary, U
     let mut progress = Progress::default();
     while progress.ended.is_none() {
         let first = progress.summary.is_none();
-        // Stops at the first fault: what was passed on before it must not be used ([`Visitor`]).
+        // Stops at the first fault: the content that was passed on must not be used ([`Visitor`]).
         let payload = match frames.next() {
             // The first frame has the magic: without it, the file is most likely another program's.
             Err(Broken::Changed(0)) => return Err(Unreadable::Foreign),
@@ -296,7 +299,7 @@ pub(crate) fn read(from: impl Read, take: &mut dyn Visitor) -> Result<Summary, U
             progress.take(record, take)?;
         }
     }
-    // A checksum covers one frame: that frames are missing shows only here.
+    // A checksum covers one frame: missing frames are found only here.
     if progress.ended != Some(progress.counted) {
         return Err(Unreadable::Counts);
     }

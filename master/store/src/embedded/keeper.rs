@@ -1,5 +1,5 @@
-//! The keeper thread: slow work that must not delay writes. It creates the next log and writes
-//! state files.
+//! The keeper thread does slow work that must not delay writes: it creates the next log segment and
+//! writes state files.
 
 use super::disk::Appending;
 use super::folder::Folder;

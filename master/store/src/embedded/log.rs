@@ -1,10 +1,10 @@
 //! The log: every acknowledged change since the state file, in segments, one frame per flush.
 //!
-//! A segment is filled with zeros before its use: flushing into new blocks costs the file system a
-//! journal commit, many times the price of flushing into allocated ones, and a full disk shows
-//! while there is still room to report it. A segment is named by the revision before its first
-//! change. At most one frame is unflushed at any time, so a broken frame before a complete one is
-//! damage, and a broken last frame is a torn write that was never acknowledged.
+//! A segment is filled with zeros before its use: flushing into new blocks needs a journal commit
+//! of the file system, which costs many times as much as flushing into allocated ones, and a full
+//! disk is noticed before the current segment is full. A segment is named by the revision before
+//! its first change. At most one frame is unflushed at any time, so a broken frame before a
+//! complete one is damage, and a broken last frame is a torn write that was never acknowledged.
 
 use super::folder::Folder;
 use super::frame::{self, FileId};
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// Bytes of the first segment after a start: small, as the start waits for it.
 const FIRST_SEGMENT: u64 = 1 << 20;
 /// Bytes at the end of a segment that only deletions may use when no further segment can be
-/// created: they are how an admin frees room.
+/// created, so that an admin can still free room.
 const RESERVE: u64 = 64 << 10;
 /// Pause between two attempts to create a segment on a full disk.
 const RETRY: Duration = Duration::from_millis(500);
@@ -39,7 +39,7 @@ pub(super) struct SegmentOptions {
     pub(super) spare: u64,
 }
 
-/// A file filled with zeros.
+/// A new segment file filled with zeros.
 #[derive(Debug)]
 pub(super) struct BlankSegment {
     file: File,
@@ -63,7 +63,7 @@ impl BlankSegment {
                 bytes.saturating_add(segments.spare) >> 20,
             );
             return Err(StoreError::Full(format!(
-                "the file system of {place} has {} MiB left, {need} MiB are needed; free some, and writes go on",
+                "the file system of {place} has {} MiB left, {need} MiB are needed; free some, and writes continue",
                 free >> 20
             )));
         }
@@ -126,7 +126,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Continues the log after recovery. On a full disk it opens too and accepts no writes.
+    /// Continues the log after recovery. On a full disk it opens as well, but accepts no writes.
     pub(super) fn open(
         folder: Arc<Folder>,
         segments: SegmentOptions,
@@ -145,7 +145,10 @@ impl Log {
         match log.rotate(head, FIRST_SEGMENT.min(segments.bytes)) {
             Ok(()) => {}
             Err(error @ StoreError::Full(_)) => {
-                tracing::error!(error = chain(&error), "the store opens read-only");
+                tracing::error!(
+                    error = chain(&error),
+                    "the store opens read-only; free disk space"
+                );
             }
             Err(error) => return Err(error),
         }
@@ -155,7 +158,7 @@ impl Log {
     /// Starts a new segment after `head`.
     fn rotate(&mut self, head: Revision, bytes: u64) -> Result<(), StoreError> {
         let blank = match self.next.take() {
-            // A group that is larger than a segment gets one of its own size.
+            // A group that does not fit into the prepared segment gets one of its own size.
             Some(blank) if blank.bytes >= bytes => blank,
             Some(_) | None => BlankSegment::make(&self.folder, &self.segments, bytes)?,
         };
@@ -179,8 +182,8 @@ impl Log {
             .and_then(|()| disk.flush(&blank.file));
         written.map_err(|error| StoreError::full_or("begin", &blank.path, error))?;
         self.folder.adopt(&blank.path, &path)?;
-        // Only now: recovery does not read what has no final name, so no change may go there
-        // before.
+        // Only now: recovery reads only files with a final name, so no change may be written to
+        // this one before.
         self.active = Some(Segment {
             file: blank.file,
             path,
@@ -304,7 +307,7 @@ pub(super) fn replay(
     let corrupt = |what: String| StoreError::Corrupt(format!("{}: {what}", path.display()));
     if published.head() != base {
         return Err(corrupt(format!(
-            "it goes on from revision {base}, but {} is reached: a file is missing",
+            "it continues from revision {base}, but {} is reached: a file is missing",
             published.head()
         )));
     }
@@ -369,9 +372,9 @@ fn rewrite_last_frame(
         .map_err(StoreError::file("rewrite the last frame of", path))
 }
 
-/// The frame of a segment whose records are applied.
+/// The position of the frame whose records are applied.
 struct FramePosition {
-    /// The revision that the segment goes on from.
+    /// The revision before the segment's first change.
     base: Revision,
     offset: usize,
     /// It is the segment's first, which only describes the segment.
@@ -421,7 +424,7 @@ impl FramePosition {
 
     fn foreign(&self) -> String {
         format!(
-            "what it holds at offset {} is not what this version writes",
+            "its content at offset {} is not in the format of this version",
             self.offset
         )
     }

@@ -39,7 +39,8 @@ pub struct Options {
     pub history_events: usize,
     /// Bytes of superseded values in each table's history.
     pub history_bytes: usize,
-    /// Age of the oldest history; up to a fifth more. Upstream compacts every five minutes.
+    /// Age at which history is compacted, up to a fifth later. Upstream compacts every five
+    /// minutes.
     pub history_age: Duration,
     /// Transactions in the writer's queue; more are refused.
     pub queue: usize,
@@ -203,7 +204,7 @@ impl EmbeddedStore {
         let mut written = HashSet::with_capacity(ops.len());
         for op in ops {
             table_of(&op.key)?;
-            // Both would have one revision: a watcher could not tell which of the values is the
+            // Both writes would have one revision: a watcher could not know which value is the
             // last.
             if !matches!(op.action, Action::Check) && !written.insert(&op.key) {
                 return Err(StoreError::Invalid(format!(

@@ -90,8 +90,8 @@ impl<T> Queue<T> {
             else {
                 return true;
             };
-            // Under the lock that the wait gives back: no job is added without a wake-up in
-            // between.
+            // Set under the lock that the wait releases, so that no job is added in between without
+            // a wake-up.
             state.waiting = true;
             state = self
                 .filled

@@ -32,7 +32,7 @@ pub(super) fn recover(folder: &Folder, limits: HistoryLimits) -> Result<Recovere
         let summary = image::read(BufReader::with_capacity(1 << 20, file), &mut load)
             .map_err(|why| StoreError::Corrupt(format!("{}: {}", path.display(), why.text())))?;
         if summary.purpose != Purpose::State {
-            let what = "it is a snapshot; a store is made of it by `master restore`";
+            let what = "it is a snapshot; restore it with `master restore`";
             return Err(StoreError::Corrupt(format!("{}: {what}", path.display())));
         }
         state_bytes = summary.bytes;

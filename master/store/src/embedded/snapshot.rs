@@ -44,7 +44,7 @@ pub enum SnapshotError {
         why: String,
     },
     /// The target folder is not empty.
-    #[error("{} is not empty: a snapshot is restored into an empty folder only, move what is there away first", .0.display())]
+    #[error("{} is not empty: a snapshot is restored into an empty folder only; move its content away first", .0.display())]
     NotEmpty(PathBuf),
     /// A file operation failed.
     #[error("cannot {what} {}", path.display())]
@@ -58,7 +58,7 @@ pub enum SnapshotError {
         source: io::Error,
     },
     /// The new store cannot be created.
-    #[error("the new store cannot be made")]
+    #[error("the new store cannot be created")]
     Store(#[source] StoreError),
 }
 
@@ -269,8 +269,8 @@ pub fn restore_snapshot(from: &Path, folder: &Path) -> Result<SnapshotSummary, S
             why,
         });
     }
-    // The rename makes the store. Before it the folder has only an unfinished file, which the next
-    // start removes.
+    // The rename creates the store. Before it the folder has only an unfinished file, which the
+    // next start removes.
     to.flush()
         .and_then(|()| to.get_ref().sync_all())
         .map_err(failed("write", &path))?;

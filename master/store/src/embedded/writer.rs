@@ -36,7 +36,7 @@ pub(super) enum Job {
     Saved(Result<u64, StoreError>),
 }
 
-/// A transaction of a group, and who waits for it.
+/// A transaction of a group, and the channel for its answer.
 struct QueuedCommit {
     ops: Vec<Op>,
     answer: Answer<Committed>,
@@ -70,7 +70,7 @@ struct Pending {
 }
 
 impl Pending {
-    /// The entry as the transactions before in this group leave it.
+    /// The entry after the earlier transactions of this group.
     fn find<'a>(&'a self, published: &'a Published, key: &str) -> Option<&'a Entry> {
         match self.entries.get(key) {
             Some(pending) => pending.as_ref(),
@@ -100,8 +100,8 @@ impl Pending {
                 });
             }
         }
-        // After the preconditions: a conflict tells the caller more. A full disk takes deletions
-        // still, as they are how an admin makes room.
+        // After the preconditions, as a conflict is the more useful error. Deletions are accepted
+        // on a full disk, so that an admin can free room.
         if let Some(why) = full
             && ops.iter().any(|op| matches!(op.action, Action::Put(_)))
         {
@@ -113,7 +113,7 @@ impl Pending {
             let before = self.find(published, &op.key).cloned();
             let now = match op.action {
                 Action::Check => continue,
-                // No event: watchers would learn of the end of a key that they never saw.
+                // No event: watchers would get the deletion of a key that they never saw.
                 Action::Delete if before.is_none() => continue,
                 Action::Delete => None,
                 Action::Put(value) => Some(Entry {
@@ -130,7 +130,7 @@ impl Pending {
             self.entries.insert(key.clone(), now.clone());
             self.events.push(Event::new(revision, key, now, before));
         }
-        // A transaction of checks alone makes no revision: watchers would wait for an event that
+        // A transaction without changes gets no revision: watchers would wait for an event that
         // never comes.
         if self.events.len() > before {
             self.head = revision;
@@ -211,8 +211,8 @@ impl Writer {
         }
     }
 
-    /// Refuses all waiting and later writes. The queue first: a caller that learns of the failure
-    /// must not be able to queue another write.
+    /// Refuses all waiting and later writes. The queue is closed first: a caller that learns of the
+    /// failure must not be able to queue another write.
     fn stop(&self, error: StoreError) {
         self.queue.abandon();
         self.shared.fail(error);
@@ -253,8 +253,8 @@ impl Writer {
         if commits.is_empty() {
             return Ok(());
         }
-        // The lock is given back at once: new watches wait for it, and to make room can mean to
-        // write a whole segment.
+        // The lock is released at once: new watches wait for it, and making room can mean writing a
+        // whole segment.
         let mut pending = Pending {
             head: self.shared.memory.published().head(),
             ..Pending::default()
@@ -272,8 +272,8 @@ impl Writer {
             }
         }
         if !pending.events.is_empty() {
-            // One frame for the whole group: of a torn write nothing counts, and no caller of the
-            // group has an answer yet.
+            // One frame for the whole group: if its write is torn, nothing of it counts, and no
+            // caller has an answer yet.
             frame::start(&mut self.frame);
             for event in &pending.events {
                 let value = event.value();
@@ -285,8 +285,8 @@ impl Writer {
                     .memory
                     .publish(pending.head, std::mem::take(&mut pending.events)),
                 Err(StoreError::Full(why)) => {
-                    // Refusals, too: they may be due to a write of this group, which did not
-                    // happen.
+                    // Refusals are replaced, too: they may be due to a write of this group, which
+                    // did not happen.
                     for (answer, _) in pending.answers {
                         reply(answer, Err(StoreError::Full(why.clone())));
                     }
@@ -316,7 +316,7 @@ impl Writer {
             .room(self.frame.len() as u64, head)
             .and_then(|()| self.log.append(&mut self.frame))
         {
-            // Without this record the history is back after a restart, which costs memory and does
+            // Without this record the history returns after a restart, which costs memory and does
             // no harm.
             Ok(()) | Err(StoreError::Full(_)) => Ok(()),
             Err(error) => Err(error),
@@ -339,8 +339,8 @@ impl Writer {
             self.next_mark = now + self.options.history_age / MARKS;
             self.forget_old(now)?;
         }
-        // A state file is written whole, so it is worth its writing once the log is as long as the
-        // last one: the bytes written stay within a small multiple of those of the changes.
+        // A state file contains the whole state. It is written once the log is as long as the last
+        // one, so that all bytes written stay within a small multiple of those of the changes.
         let worth = self.options.log_bytes.max(self.state_bytes);
         if self.saving.is_none() && self.log.bytes > worth && now >= self.save_after {
             self.save(now)?;

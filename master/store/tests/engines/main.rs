@@ -1,4 +1,4 @@
-//! Engines and readers of stores: what each must do, and what only one does.
+//! Tests of the engines and readers of stores: a common suite, and tests of single ones.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -242,7 +242,7 @@ pub(crate) async fn transactions(store: &dyn Store) {
         assert_eq!(
             batch.events.len(),
             entries.len(),
-            "a transaction is handed over whole"
+            "a transaction is returned whole"
         );
     }
     let second = mixed_operations_are_one_write(store, done).await;
@@ -427,8 +427,8 @@ pub(crate) async fn prefixes(store: &dyn Store) {
     assert_eq!(watch.next().await.unwrap().events[0].revision, inside);
 }
 
-/// A value that differs from others in a few texts only, as pods of one template do: such values
-/// are packed once they are not recent.
+/// A value that differs from others in few places, like a pod of one template: such values are
+/// packed once they are no longer recent.
 fn replica(number: usize) -> Bytes {
     let fields: Vec<String> = (0..30).map(|field| format!("\"f:{field}\":{{}}")).collect();
     let fields = fields.join(",");
