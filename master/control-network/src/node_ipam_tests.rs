@@ -121,7 +121,8 @@ fn sizes_that_cannot_be_counted_are_refused() {
 enum Event {
     Join(u8),
     Leave(u8),
-    /// Carries out the plan up to a write that fails; `took_effect`: that write was made all the same.
+    /// Carries out the plan up to a write that fails; `took_effect`: that write was made all the
+    /// same.
     Write {
         fails_after: usize,
         took_effect: bool,

@@ -255,8 +255,8 @@ impl Controller for DisruptionBudgets {
     }
 }
 
-/// The whole status as a merge patch. It removes `disruptedPods` once no pod is left in it; a single
-/// pod that is left out stays, as a merge (RFC 7386) keeps members that it does not name.
+/// The whole status as a merge patch. It removes `disruptedPods` once no pod is left in it; a
+/// single pod that is left out stays, as a merge (RFC 7386) keeps members that it does not name.
 fn patch(status: &PodDisruptionBudgetStatus) -> Value {
     let mut value = json!(status);
     if status.disrupted_pods.is_none() {

@@ -87,7 +87,7 @@ impl StoreError {
         if is_full(&error) {
             let place = path.display();
             return Self::Full(format!(
-                "the file system of {place} is full ({error}); free some space, and writes continue"
+                "the file system of {place} is full ({error}); free some, and writes go on"
             ));
         }
         Self::file(what, path)(error)

@@ -63,7 +63,7 @@ impl BlankSegment {
                 bytes.saturating_add(segments.spare) >> 20,
             );
             return Err(StoreError::Full(format!(
-                "the file system of {place} has {} MiB left, {need} MiB are needed; free some, and writes continue",
+                "the file system of {place} has {} MiB left, {need} MiB are needed; free some, and writes go on",
                 free >> 20
             )));
         }
