@@ -348,7 +348,7 @@ impl Authority {
         let old = key_list::key_pair(&old)?;
         let mut retired = self.retired_keys(&list)?;
         retired.push(old.subject_public_key_info());
-        // Listed first: one that is in the file alone is a planted key.
+        // The list is written first: a key that is only in the file would count as planted.
         list.allow(RETIRED_KEY, &old);
         self.write_list(&list)?;
         let text: String = retired.iter().map(|spki| pem("PUBLIC KEY", spki)).collect();

@@ -228,9 +228,9 @@ pub(crate) fn open_request(
     CertificateRequest::from_der(&pem_request(&object.spec.request.0)?).map(Some)
 }
 
-/// The request in a PEM text that has one reading alone. The person or the controller that approved
-/// it read it with another parser: these differ in where a line ends, and in which of several
-/// blocks is the request.
+/// The request in a PEM text that has only one reading. The person or controller that approved it
+/// used another parser, and parsers differ in where a line ends, and in which of several blocks is
+/// the request.
 fn pem_request(text: &[u8]) -> Result<Vec<u8>> {
     use rustls_pki_types::pem::PemObject as _;
     const BEGIN: &[u8] = b"-----BEGIN";

@@ -4,9 +4,9 @@
 //! Admission (`master/attest`) creates the Nodes of machines that attest; this controller updates
 //! the Nodes of all. `master/nodes` decides what to set.
 //!
-//! The API denies a machine by the deny list of `master/attest`; other machines know by the Node's
-//! taint alone whom they must not reach. So a Node is tainted wherever that list denies it: also
-//! where its Machine is gone or is another node by now.
+//! The API denies a machine by the deny list of `master/attest`. Other machines know only from the
+//! Node's taint that they must not connect to it. So a Node is tainted whenever that list denies
+//! it, even if its Machine was deleted or is another node by now.
 
 use config_kube::identity::ROLE_LABEL;
 use config_kube::k8s_openapi::api::core::v1::{Node, NodeSpec, Taint};

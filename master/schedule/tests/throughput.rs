@@ -85,8 +85,8 @@ async fn make_pod(admin: &Client, pod: &Pod) {
     admin.add(pod).await.expect("the pod is made");
 }
 
-/// Waits until each of these pods has a node. Pods are bound in their order, so that only the last
-/// ones are asked for.
+/// Waits until each of these pods has a node. Pods are bound in order, so only the last ones are
+/// read.
 async fn all_bound(admin: &Client, pods: usize) {
     let limit = Instant::now() + LIMIT;
     for at in pods.saturating_sub(100)..pods {

@@ -471,7 +471,7 @@ async fn a_pod_that_finds_another_place_leaves_the_one_that_was_kept_for_it() {
     assert!(!scene.binds().await, "a place is kept");
     let more = json!({"spec": {"nodeName": "m", "priority": 20}});
     let less = json!({"cpu": "10m", "memory": "1Gi"});
-    // That helps those alone that need memory.
+    // That helps only pods that need memory.
     scene.pod(&asking("whole", &less, &more));
     assert_eq!(scene.bound().await, ["high", "small"]);
 }

@@ -166,7 +166,8 @@ impl Call {
         self.with_write(|write| apply(live, managed, config, forced(&self.query), write))
     }
 
-    /// Refuses an update or apply that would create the object, if the caller may not create.
+    /// Refuses a request that creates by another verb (an update or apply of a missing object, exec
+    /// by GET), if the caller may not create.
     pub(super) async fn may_create(&self, authorizer: &Authorizer) -> Result<(), ApiError> {
         let target = Target {
             verb: Verb::Create,
