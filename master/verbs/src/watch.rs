@@ -140,8 +140,7 @@ pub(super) async fn watch(call: Call, server: &ServerParts<'_>) -> Answer {
         Err(error) => return Err(store_error(error)),
     };
     let denied = denials.changed();
-    // A caller that was denied between authorization and this subscription would otherwise go
-    // unnoticed.
+    // The caller may have been denied between authorization and this subscription.
     if let Some(why) = denials.reason(|list| call.denied(list)) {
         return Err(ApiError::new(
             Reason::Unauthorized,

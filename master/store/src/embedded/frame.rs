@@ -26,8 +26,8 @@ fn check(id: &FileId, offset: u64, payload: &[u8]) -> [u8; 16] {
     hash.update(id);
     hash.update(offset.to_be_bytes());
     hash.update(payload);
-    // Half of the hash is enough to find damage. It does not protect against an attacker: whoever
-    // can write to the folder can also compute hashes.
+    // Half of the hash is enough to find damage. It does not protect against an attacker: anyone
+    // who can write to the folder can also compute hashes.
     let full = hash.finalize();
     let mut short = [0; 16];
     short.copy_from_slice(&full[..16]);
