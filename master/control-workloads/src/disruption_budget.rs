@@ -233,8 +233,10 @@ impl Controller for DisruptionBudgets {
     async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
         match action {
             Action::Status(key, version, status) => {
-                let patch =
-                    json!({"metadata": {"resourceVersion": version}, "status": patch(&status)});
+                // Where this is not the planned version, the master refuses the write.
+                let budget = self.budgets.get(&key).unwrap_or_default();
+                let status = patch(&budget.status, &status);
+                let patch = json!({"metadata": {"resourceVersion": version}, "status": status});
                 let patch = Patch::Merge(patch);
                 let written = writer.patch_status::<PodDisruptionBudget>(&key, &patch);
                 written.await.map(drop)
@@ -255,12 +257,18 @@ impl Controller for DisruptionBudgets {
     }
 }
 
-/// The whole status as a merge patch. It removes `disruptedPods` once no pod is left in it; a
-/// single pod that is left out stays, as a merge (RFC 7386) keeps members that it does not name.
-fn patch(status: &PodDisruptionBudgetStatus) -> Value {
+/// The whole status as a merge patch (RFC 7386). It names pods that left `disruptedPods`, as a merge
+/// keeps members that it does not name.
+fn patch(before: &PodDisruptionBudgetStatus, status: &PodDisruptionBudgetStatus) -> Value {
     let mut value = json!(status);
-    if status.disrupted_pods.is_none() {
-        value["disruptedPods"] = Value::Null;
+    let all = before.disrupted_pods.iter().flatten();
+    let left = all.map(|(name, _)| (name.clone(), Value::Null));
+    match value.get_mut("disruptedPods") {
+        Some(Value::Object(pods)) => {
+            let left: Vec<_> = left.filter(|(name, _)| !pods.contains_key(name)).collect();
+            pods.extend(left);
+        }
+        _ => value["disruptedPods"] = Value::Null,
     }
     value
 }
@@ -493,5 +501,25 @@ fn condition(facts: &Facts, fault: Option<String>, allowed: i32, now: Timestamp)
         message: fault.unwrap_or_default(),
         observed_generation: Some(facts.budget.generation),
         last_transition_time: since.unwrap_or_else(|| Time(second(now))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_forgets_each_pod_that_is_no_longer_disrupted() {
+        let status = |pods: Value| -> PodDisruptionBudgetStatus {
+            serde_json::from_value(json!({"disruptedPods": pods})).unwrap()
+        };
+        let at = "2026-01-01T00:00:00Z";
+        let both = status(json!({"a": at, "b": at}));
+        let names = |now: &PodDisruptionBudgetStatus| patch(&both, now)["disruptedPods"].clone();
+        assert_eq!(
+            names(&status(json!({"a": at, "c": at}))),
+            json!({"a": at, "b": null, "c": at})
+        );
+        assert_eq!(names(&status(Value::Null)), Value::Null);
     }
 }
