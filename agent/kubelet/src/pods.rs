@@ -168,7 +168,9 @@ impl Pods {
         }
         let mirrored: Vec<String> = mirrors.iter().map(|one| one.of.clone()).collect();
         self.shared.mirrors.listed(mirrors);
-        mirrored.iter().for_each(|uid| self.wake(uid));
+        for uid in &mirrored {
+            self.wake(uid);
+        }
         self.shared.listed.store(true, Ordering::Release);
         if let Some(view) = &self.shared.config.cluster {
             view.host_ports_are_listed();

@@ -257,7 +257,7 @@ impl Controller for DisruptionBudgets {
     }
 }
 
-/// The whole status as a merge patch (RFC 7386). It names pods that left `disruptedPods`, as a merge
+/// The whole status as a merge patch (RFC 7386). It names pods that left `disruptedPods`: a merge
 /// keeps members that it does not name.
 fn patch(before: &PodDisruptionBudgetStatus, status: &PodDisruptionBudgetStatus) -> Value {
     let mut value = json!(status);
