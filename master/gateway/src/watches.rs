@@ -171,20 +171,20 @@ mod tests {
     #[test]
     fn objects_that_are_not_read_hold_their_callers_part_and_leave_others_theirs() {
         let memory = Watches::new(320).memory();
-        let hold = |user: &UserInfo, bytes: usize| {
+        let take = |user: &UserInfo, bytes: usize| {
             let held = memory.hold(CallOwner::new(user, false), bytes);
             held.map_err(|error| error.code)
         };
         let (jane, joe) = (user("jane"), user("joe"));
-        let held: Vec<_> = (0..64).map_while(|_| hold(&jane, 4 << 20).ok()).collect();
+        let held: Vec<_> = (0..64).map_while(|_| take(&jane, 4 << 20).ok()).collect();
         assert_eq!(held.len(), 8);
-        assert_eq!(hold(&jane, 1).err(), Some(429));
+        assert_eq!(take(&jane, 1).err(), Some(429));
         for other in [&joe, &node("n"), &UserInfo::admin("admin")] {
-            assert!(hold(other, 4 << 20).is_ok(), "{}", other.name);
+            assert!(take(other, 4 << 20).is_ok(), "{}", other.name);
         }
         drop(held);
-        let whole = hold(&jane, usize::MAX);
-        assert!(whole.is_ok() && hold(&jane, 1).is_err());
+        let whole = take(&jane, usize::MAX);
+        assert!(whole.is_ok() && take(&jane, 1).is_err());
     }
 
     #[test]
