@@ -583,8 +583,11 @@ mod tests {
         list.set(&other);
         assert!(list.node_denied("a").is_some());
         assert!(list.machine_denial("c", "", Some("a")).is_some());
+        let board = "sha256:01".to_owned();
+        other.spec.ek.hashes = vec![board.clone()];
         let status = other.status.get_or_insert_default();
         (status.state, status.node_key) = (MachineState::Trusted, Some("sha256:cc".to_owned()));
+        status.bound_ek = Some(board);
         list.set(&other);
         assert_eq!(list.node_denied("a"), None);
         other.status.get_or_insert_default().state = MachineState::Suspect;
