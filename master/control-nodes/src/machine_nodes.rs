@@ -44,6 +44,8 @@ impl View for MachineView {
             node: status.node,
             privileged_pods: status.privileged_pods,
             certificate: status.certificate.map(|_| CertificateRef::default()),
+            // Whether there is one.
+            node_key: status.node_key.map(|key| key.chars().take(1).collect()),
             ..MachineStatus::default()
         };
         let name = machine.metadata.name.unwrap_or_default();
@@ -157,16 +159,7 @@ impl Controller for MachineNodes {
 
     fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
         let own = self.by_node.get(&key.name);
-        // While an admin replaces a Machine by another there are two, and the API takes either's
-        // certificates.
-        let is_admitted = |machine: &MachineView| {
-            matches!(
-                node::state(&machine.0),
-                MachineState::Trusted | MachineState::Unproven | MachineState::Suspect
-            )
-        };
-        let admitted = own.iter().find(|(_, machine)| is_admitted(machine));
-        let machine = admitted.or(own.first()).map(|(_, one)| one.clone());
+        let machine = admitted(own.iter().map(|(_, machine)| machine)).cloned();
         let policy = self.policies.get(&Key::cluster(POLICY_NAME));
         let wanted = machine.as_ref().zip(policy);
         Some(Facts {
@@ -238,16 +231,40 @@ fn is_made_for_a_machine(node: &Node) -> bool {
     labels.is_some_and(|labels| labels.contains_key(ROLE_LABEL))
 }
 
+/// The Machine of a Node. While an admin replaces a Machine by another there are two, and the API
+/// takes the certificates of either that it admits.
+fn admitted<'a>(
+    mut own: impl Iterator<Item = &'a Arc<MachineView>> + Clone,
+) -> Option<&'a Arc<MachineView>> {
+    let is_denied = |machine: &Machine| {
+        proved_nothing(machine) || node::state(machine) == MachineState::Untrusted
+    };
+    let admitted = own.clone().find(|machine| !is_denied(&machine.0));
+    admitted.or_else(|| own.next())
+}
+
+/// Whether a Machine has neither attested nor has issued certificates in force. A first proof that
+/// was refused and made it Suspect counts for nothing.
+fn proved_nothing(machine: &Machine) -> bool {
+    let is_recorded = machine.status.as_ref().is_some_and(|status| {
+        let key = status.node_key.as_deref();
+        key.is_some_and(|key| !key.is_empty()) || status.certificate.is_some()
+    });
+    match node::state(machine) {
+        MachineState::Pending => !machine.spec.is_static,
+        MachineState::Suspect => !is_recorded,
+        MachineState::Trusted | MachineState::Unproven | MachineState::Untrusted => false,
+    }
+}
+
 /// The state by which the Node of a Machine is tainted. A Machine that has not proved itself has a
 /// Node made for it only where that is an earlier Machine's, or where its issued certificates ended
 /// when it ceased to be static: certificates and tokens of that time are denied.
 fn state(machine: &Machine, node: &Node) -> MachineState {
-    let state = node::state(machine);
-    let proved_nothing = state == MachineState::Pending && !machine.spec.is_static;
-    if proved_nothing && is_made_for_a_machine(node) {
+    if proved_nothing(machine) && is_made_for_a_machine(node) {
         return MachineState::Untrusted;
     }
-    state
+    node::state(machine)
 }
 
 /// The Node's taints for a state; `None` if nothing changes.
@@ -370,7 +387,47 @@ mod tests {
         machine.spec.is_static = true;
         assert_eq!(tainted(&machine), [false; 2]);
         machine.spec.is_static = false;
-        machine.status.get_or_insert_default().state = MachineState::Trusted;
-        assert_eq!(tainted(&machine), [false; 2]);
+        let state = |machine: &mut Machine, state| {
+            machine.status.get_or_insert_default().state = state;
+        };
+        // A proof that was refused is none.
+        state(&mut machine, MachineState::Suspect);
+        assert_eq!(tainted(&machine), [true, false]);
+        machine.status.get_or_insert_default().node_key = Some("sha256:aa".to_owned());
+        machine.status.get_or_insert_default().bound_ek = Some("sha256:01".to_owned());
+        machine.spec.ek.hashes = vec!["sha256:01".to_owned()];
+        for now in [MachineState::Suspect, MachineState::Trusted] {
+            state(&mut machine, now);
+            assert_eq!(tainted(&machine), [false; 2]);
+        }
+    }
+
+    /// The API takes the certificates of both, and no order of names may taint their Node.
+    #[test]
+    fn of_two_machines_of_a_node_the_one_counts_that_is_admitted() {
+        let view = |name: &str, change: fn(&mut Machine)| {
+            let mut machine = Machine::named(name, config_kube::MachineSpec::default());
+            change(&mut machine);
+            Arc::new(MachineView(machine))
+        };
+        let fresh = [
+            view("pending", |_| ()),
+            view("refused", |machine| {
+                machine.status.get_or_insert_default().state = MachineState::Suspect;
+            }),
+        ];
+        let old = [
+            view("static", |machine| machine.spec.is_static = true),
+            view("trusted", |machine| {
+                machine.status.get_or_insert_default().state = MachineState::Trusted;
+            }),
+        ];
+        for new in &fresh {
+            for old in &old {
+                assert_eq!(admitted([new, old].into_iter()), Some(old));
+                assert_eq!(admitted([old, new].into_iter()), Some(old));
+            }
+        }
+        assert_eq!(admitted(fresh.iter()), fresh.first());
     }
 }

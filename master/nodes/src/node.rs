@@ -156,12 +156,18 @@ pub fn state(machine: &Machine) -> MachineState {
     let (spec, status) = (&machine.spec, machine.status.as_ref());
     let state = status.map_or(MachineState::Pending, |status| status.state);
     let is_bound = status.is_some_and(|status| status.bound_ek.is_some());
+    let key = status.and_then(|status| status.node_key.as_deref());
     let is_replaced = is_bound && machine.binding().is_none();
     let ek = &spec.ek;
     let may_lack_tpm =
         spec.insecure_no_tpm && ek.hashes.is_empty() && ek.issuers.is_empty() && ek.seen.is_empty();
-    let needs_tpm = state == MachineState::Unproven && !may_lack_tpm;
-    if spec.retired || is_replaced || needs_tpm {
+    let lacks_tpm = match state {
+        MachineState::Unproven => true,
+        // It became Suspect after it was admitted without a TPM.
+        MachineState::Suspect => !is_bound && key.is_some_and(|key| !key.is_empty()),
+        MachineState::Pending | MachineState::Trusted | MachineState::Untrusted => false,
+    };
+    if spec.retired || is_replaced || (lacks_tpm && !may_lack_tpm) {
         return MachineState::Untrusted;
     }
     state
@@ -423,12 +429,16 @@ mod tests {
         }
         let mut without = machine("worker");
         without.spec.insecure_no_tpm = true;
-        without.status.get_or_insert_default().state = MachineState::Unproven;
-        assert_eq!(state(&without), MachineState::Unproven);
-        let mut listed = without.clone();
-        listed.spec.ek.hashes = vec!["sha256:01".to_owned()];
-        assert_eq!(state(&listed), MachineState::Untrusted);
-        without.spec.insecure_no_tpm = false;
-        assert_eq!(state(&without), MachineState::Untrusted);
+        without.status.get_or_insert_default().node_key = Some("sha256:aa".to_owned());
+        for now in [MachineState::Unproven, MachineState::Suspect] {
+            without.status.get_or_insert_default().state = now;
+            assert_eq!(state(&without), now);
+            let mut listed = without.clone();
+            listed.spec.ek.hashes = vec!["sha256:01".to_owned()];
+            assert_eq!(state(&listed), MachineState::Untrusted);
+            let mut needed = without.clone();
+            needed.spec.insecure_no_tpm = false;
+            assert_eq!(state(&needed), MachineState::Untrusted);
+        }
     }
 }
