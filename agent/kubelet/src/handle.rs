@@ -224,12 +224,22 @@ impl Handle {
         Some(self.allocated_pod()?.has)
     }
 
-    /// The pod as a candidate for eviction, unless it is ending: with the resources that the node
-    /// allocated to it. Those of a pending resize do not protect it.
+    /// The pod as a candidate for eviction, unless it is ending: as it is now, but with the
+    /// resources that the node allocated to it. Those of a pending resize do not protect it.
     pub(crate) fn candidate(&self) -> Option<Arc<Pod>> {
         let pod = self.latest()?;
         let ends = pod.metadata.deletion_timestamp.is_some() || self.is_over();
-        (!ends && !self.is_leaving()).then(|| self.allocated().unwrap_or(pod))
+        if ends || self.is_leaving() {
+            return None;
+        }
+        let Some(has) = self.allocated().filter(|has| has.spec != pod.spec) else {
+            return Some(pod);
+        };
+        // Not its status, too: that of a new pod has no start time, and figures show it.
+        Some(Arc::new(Pod {
+            spec: has.spec.clone(),
+            ..Pod::clone(&pod)
+        }))
     }
 
     fn phase(&self) -> Option<String> {
@@ -274,7 +284,10 @@ mod tests {
             found,
             released,
         } = TaskState::default();
-        let (has, asks) = (pod("1Mi"), pod("1Ti"));
+        let (has, mut asks) = (pod("1Mi"), pod("1Ti"));
+        let status = json!({"phase": "Running", "startTime": "2026-01-01T00:00:00Z"});
+        let status: Option<PodStatus> = serde_json::from_value(status).unwrap();
+        Arc::make_mut(&mut asks).status.clone_from(&status);
         allocation.set(has.clone());
         allocation.wait(Some(allocation.waiting(&asks)));
         let handle = Handle {
@@ -290,6 +303,7 @@ mod tests {
             found,
             released,
         };
-        assert_eq!(handle.candidate(), Some(has));
+        let candidate = handle.candidate().unwrap();
+        assert_eq!((&candidate.spec, &candidate.status), (&has.spec, &status));
     }
 }
