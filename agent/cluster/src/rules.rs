@@ -561,9 +561,15 @@ impl Rules {
         let with = |when: Vec<Step>, what: Vec<Step>| rule(name, &[to_a_dhcp_server(), when, what]);
         let accept = || vec![Step::Verdict(Verdict::Accept)];
         let by_a_service = has(Step::LoadStatus(0), DESTINATION_CHANGED);
+        // A service may lead the machine's programs to a server on the machine's network.
+        let to_the_machine = vec![
+            Step::LoadOutName(0),
+            Step::Is(0, name_key(OWN_LINK).to_vec()),
+        ];
         let mut rules = vec![
             chain(name, ChainKind::Nat, Hook::Postrouting, FIRST_SOURCE_NAT),
             with(to_a_pod(), accept()),
+            with(to_the_machine, accept()),
         ];
         rules.extend(self.sizes.iter().map(|prefix| {
             let destination = self.family.destination_offset();

@@ -14,23 +14,27 @@ fn bound(address: IpAddr, port: u16) -> UdpSocket {
     socket
 }
 
+/// Applies a service whose endpoint is a DHCP server at this address of a node.
+fn serve(node: &str, address: &str) {
+    let mut leases = service("leases", 30_086, "Cluster", &[(node, address)]);
+    for slice in leases.slices.iter_mut().flat_map(|all| all.values_mut()) {
+        for port in &mut Arc::make_mut(slice).ports {
+            port.port = SERVER_PORT;
+        }
+    }
+    let known = known(vec![leases], Vec::new());
+    Rules::default()
+        .apply(&known, "n1", &NODE.map(at))
+        .expect("rules");
+}
+
 #[test]
 fn no_pod_and_no_service_gets_a_dhcp_servers_answers_to_the_machine() {
     Machine::with(|machine| {
         let agent = machine.agent();
         let a = pod(&agent, "a");
         let (node, neighbour) = (at(NODE[0]), at(NEIGHBOUR[0]));
-        // A service whose endpoint is that server.
-        let mut leases = service("leases", 30_086, "Cluster", &[("n2", NEIGHBOUR[0])]);
-        for slice in leases.slices.iter_mut().flat_map(|all| all.values_mut()) {
-            for port in &mut Arc::make_mut(slice).ports {
-                port.port = SERVER_PORT;
-            }
-        }
-        let known = known(vec![leases], Vec::new());
-        Rules::default()
-            .apply(&known, "n1", &NODE.map(at))
-            .expect("rules");
+        serve("n2", NEIGHBOUR[0]);
         let server = machine.there(|| bound(neighbour, SERVER_PORT));
         let client = bound(node, CLIENT_PORT);
         let own = within(&a, || bound(a.addresses[0], CLIENT_PORT));
@@ -74,5 +78,22 @@ fn no_pod_and_no_service_gets_a_dhcp_servers_answers_to_the_machine() {
             assert_eq!(&text[..got], b"lease", "{what}");
         }
         agent.remove("a").expect("it goes");
+    });
+}
+
+#[test]
+fn a_service_leads_the_machines_programs_to_a_dhcp_server_on_the_machines_network() {
+    Machine::with(|machine| {
+        let _agent = machine.agent();
+        let node = at(NODE[0]);
+        serve("n1", NODE[0]);
+        let (server, relay) = (bound(node, SERVER_PORT), bound(node, 0));
+        relay.send_to(b"who", (node, 30_086)).expect("it is sent");
+        let mut text = [0; 8];
+        let (got, from) = server.recv_from(&mut text).expect("a question");
+        assert_eq!(&text[..got], b"who");
+        server.send_to(b"lease", from).expect("it is sent");
+        let got = relay.recv(&mut text).expect("an answer");
+        assert_eq!(&text[..got], b"lease");
     });
 }
