@@ -2,7 +2,7 @@
 
 use crate::address::gateway;
 use crate::error::Error;
-use crate::flows;
+use crate::flows::Flows;
 use crate::ledger::Ledger;
 use crate::link_settings::{pass_on, set_ipv6, set_link};
 use crate::namespaces::{make_memory, make_namespaces};
@@ -110,6 +110,7 @@ pub struct Sandboxes {
     ledger: Mutex<Ledger>,
     rules: Mutex<Rules>,
     made: Mutex<BTreeMap<String, Sandbox>>,
+    flows: Flows,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -133,6 +134,7 @@ impl Sandboxes {
             ledger: Mutex::new(Ledger::open(options.ledger.clone())),
             rules: Mutex::default(),
             made: Mutex::default(),
+            flows: Flows::default(),
             most_pods: MAX_PODS,
             options,
         };
@@ -309,7 +311,7 @@ impl Sandboxes {
         let addresses = lock(&self.ledger).table.of(uid).map(<[IpAddr]>::to_vec);
         // After its link, so that no flow starts again. If the kernel can't list flows, the pod is
         // removed all the same.
-        if let Err(error) = flows::forget(&addresses.unwrap_or_default()) {
+        if let Err(error) = self.flows.forget(&addresses.unwrap_or_default()) {
             tracing::warn!(
                 pod = uid,
                 error = chain(&error),
