@@ -360,10 +360,10 @@ async fn a_cut_or_changed_snapshot_is_refused_and_leaves_no_store() {
     for at in (40..whole.len() - 8).step_by(whole.len() / 50) {
         let mut changed = whole.clone();
         changed[at] ^= 4;
-        refused(&changed, if at < 32 { "begin" } else { "" });
+        refused(&changed, if at < 32 { "start" } else { "" });
     }
     refused(&[whole.as_slice(), b"more"].concat(), "follow");
-    refused(&[b'x'; 4000], "begin");
+    refused(&[b'x'; 4000], "start");
     std::fs::write(&file, &whole).unwrap();
     assert_eq!(verify_snapshot(&file).unwrap().entries, 1000);
     // A store's own state file is not a snapshot.
