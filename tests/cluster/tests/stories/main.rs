@@ -106,12 +106,16 @@ const STORIES: &[(&str, Story)] = stories![
 ];
 
 /// Refusals that the attacks and the agent's tests show, too, with a software TPM and no machine;
-/// two sources of user-data, and evictions, which tests show part by part. Run only with
+/// three sources of user-data, discovery, a state that user-data opens, and evictions, which tests
+/// show part by part. Run only with
 /// `--include-ignored` (`cargo xtask test tail`), as each boots a machine to learn little that only
 /// a machine can show.
 const TAIL: &[&str] = &[
+    "join::a_machine_joins_with_a_cloud_config_from_fw_cfg",
     "join::a_machine_joins_with_user_data_from_a_metadata_service",
     "join::a_machine_joins_with_user_data_from_smbios_and_time_from_a_server",
+    "join::a_machine_joins_a_master_that_it_found_by_discovery",
+    "bound_state::a_state_that_belongs_to_user_data_opens_under_no_other",
     "eviction::a_machine_low_on_memory_or_disk_evicts_the_pod_that_took_it_and_recovers",
     "recovery::a_masters_state_is_recovered_on_another_board",
     "older_disk::an_older_copy_of_the_whole_disk_is_not_trusted",
