@@ -105,26 +105,34 @@ const STORIES: &[(&str, Story)] = stories![
     refusal::an_image_below_the_minimum_svn_is_refused,
 ];
 
-/// Refusals that the attacks and the agent's tests show, too, with a software TPM and no machine;
-/// three sources of user-data, discovery, a state that user-data opens, and evictions, which tests
-/// show part by part. Run only with
-/// `--include-ignored` (`cargo xtask test tail`), as each boots a machine to learn little that only
-/// a machine can show.
+/// Stories of which tests without machines show all but the machine: refusals and joins by each rule
+/// (`attacks`, with a software TPM), sources of user-data, a master that is away, evictions, and
+/// changes of a disk offline. They run only with `--include-ignored` (`cargo xtask test tail`), as
+/// each boots machines for a minute or more.
 const TAIL: &[&str] = &[
     "join::a_machine_joins_with_a_cloud_config_from_fw_cfg",
     "join::a_machine_joins_with_user_data_from_a_metadata_service",
     "join::a_machine_joins_with_user_data_from_smbios_and_time_from_a_server",
+    "join::a_machine_joins_by_certificates_that_an_admin_issued",
     "join::a_machine_joins_a_master_that_it_found_by_discovery",
+    "no_tpm::a_machine_without_a_tpm_joins_where_a_rule_allows_it",
+    "approval::a_machine_without_a_name_joins_after_approval",
+    "drift::a_machine_that_drifts_is_shut_out_until_an_admin_readmits_it",
+    "lifetime::a_root_rotation_that_would_lock_out_a_node_is_refused_and_given_up",
+    "refusal::a_machine_with_an_unknown_ek_is_refused",
+    "refusal::a_machine_that_claims_another_nodes_name_is_refused",
+    "refusal::user_data_that_the_inventory_does_not_know_is_refused",
+    "refusal::a_kernel_argument_from_outside_is_refused",
     "bound_state::a_state_that_belongs_to_user_data_opens_under_no_other",
     "eviction::a_machine_low_on_memory_or_disk_evicts_the_pod_that_took_it_and_recovers",
-    "recovery::a_masters_state_is_recovered_on_another_board",
+    "power::a_power_cut_of_the_master_lets_nodes_go_on",
+    "refusal::a_master_with_changed_user_data_or_partition_table_serves_nothing",
     "older_disk::an_older_copy_of_the_whole_disk_is_not_trusted",
+    "recovery::a_masters_state_is_recovered_on_another_board",
     "offline_attacks::a_plain_file_system_in_the_volumes_place_is_not_trusted",
     "offline_attacks::another_machines_disk_is_not_trusted",
     "offline_attacks::older_data_behind_the_current_header_is_not_trusted",
     "offline_attacks::corrupted_sectors_end_in_the_machines_own_state_or_a_new_one",
-    "refusal::a_machine_that_claims_another_nodes_name_is_refused",
-    "refusal::user_data_that_the_inventory_does_not_know_is_refused",
     "refusal::a_release_that_no_release_key_signed_is_refused",
     "refusal::an_image_below_the_minimum_svn_is_refused",
 ];
