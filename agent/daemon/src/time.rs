@@ -83,7 +83,8 @@ impl Clock {
         clock
     }
 
-    /// The configured time servers, then those that DHCP gave.
+    /// The configured time servers, and those that DHCP gave only if none is configured: a false
+    /// DHCP server could otherwise name the majority.
     fn new(
         machine: &MachineConfig,
         dhcp: &[IpAddr],
@@ -91,8 +92,10 @@ impl Clock {
         options: ClockOptions<'_>,
     ) -> Self {
         let configured = machine.network.ntp.iter().map(ToString::to_string);
+        let given = dhcp.iter().map(ToString::to_string);
+        let given = given.filter(|_| machine.network.ntp.is_empty());
         let mut servers: Vec<Server> = Vec::new();
-        for host in configured.chain(dhcp.iter().map(ToString::to_string)) {
+        for host in configured.chain(given) {
             let server = Server::new(&host);
             if !servers.contains(&server) && servers.len() < MOST_SERVERS {
                 servers.push(server);
@@ -281,11 +284,32 @@ mod tests {
         ca_pins = [\"sha256:7d2f0a9d5be0a2b7c1a9d4f1f0c3d6e9b2a5c8f1e4d7c0b3a6f9e2d5c8b1a4f7\"]\n";
 
     fn clock(run: &Path) -> Clock {
-        let Ok(Document::Machine(machine)) = config_model::parse(WORKER, "user-data") else {
+        clock_of(run, "", &[])
+    }
+
+    /// The clock of a machine with further lines of configuration, to which DHCP names servers.
+    fn clock_of(run: &Path, further: &str, dhcp: &[IpAddr]) -> Clock {
+        let text = format!("{WORKER}{further}");
+        let Ok(Document::Machine(machine)) = config_model::parse(text, "user-data") else {
             panic!("not a machine's document");
         };
         let options = ClockOptions { run, ours: false };
-        Clock::new(&machine, &[], &ImageDescription::default(), options)
+        Clock::new(&machine, dhcp, &ImageDescription::default(), options)
+    }
+
+    #[test]
+    fn time_servers_that_dhcp_names_are_asked_only_if_none_is_configured() {
+        let dhcp: [IpAddr; 3] = [1, 2, 3].map(|last| [192_u8, 168, 77, last].into());
+        let asked = |further: &str| {
+            let clock = clock_of(Path::new("/nonexistent"), further, &dhcp);
+            let hosts = clock.servers.into_iter().map(|server| server.host);
+            hosts.collect::<Vec<_>>()
+        };
+        let configured = "[network]\nntp = [\"time.example\", \"10.0.0.1\"]\n";
+        assert_eq!(asked(configured), ["time.example", "10.0.0.1"]);
+        for none in ["", "[network]\nntp = []\n"] {
+            assert_eq!(asked(none), dhcp.map(|address| address.to_string()));
+        }
     }
 
     /// An attacker who answers in the time servers' place can't step the clock again by ending the

@@ -22,7 +22,7 @@ pub struct Network {
     pub interfaces: Vec<Interface>,
     /// Name servers, before those from DHCP.
     pub nameservers: Vec<IpAddr>,
-    /// Time servers (SNTP), before those from DHCP.
+    /// Time servers (SNTP), in place of those from DHCP.
     pub ntp: Vec<Host>,
     /// Domains whose names pods ask of other servers.
     pub stub_domains: Vec<StubDomain>,

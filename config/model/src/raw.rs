@@ -135,7 +135,7 @@ raw!(
         interface: Vec<At<RawInterface>>,
         /// Addresses of name servers, before those from DHCP.
         nameservers: Texts,
-        /// Time servers (SNTP), before those from DHCP.
+        /// Time servers (SNTP), in place of those from DHCP.
         ntp: Texts,
         /// A domain whose names other servers know; several are allowed, and of those that hold a name the longest counts. Default: none.
         stub_domain: Vec<At<RawStubDomain>>,
