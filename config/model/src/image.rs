@@ -125,6 +125,9 @@ text_type!(
 /// [`kernel::WORDS`].
 const OURS: [&str; 5] = ["init", "rdinit", "root", "initrd", "rw"];
 
+const EXPECTED_ARGUMENTS: &str =
+    "kernel arguments in printable ASCII without `\"`, separated by single spaces";
+
 fn package_name(text: &str) -> Result<(), FormatError> {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"+-.".contains(&b);
     let starts = text
@@ -158,7 +161,7 @@ fn module_name(text: &str) -> Result<(), FormatError> {
 }
 
 fn command_line(text: &str) -> Result<(), FormatError> {
-    let error = || FormatError::new("kernel arguments, separated by single spaces");
+    let error = || FormatError::new(EXPECTED_ARGUMENTS);
     if text.len() > MAX_CMDLINE {
         return Err(FormatError::new(&format!(
             "at most {MAX_CMDLINE} bytes of kernel arguments"

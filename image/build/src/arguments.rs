@@ -1,7 +1,8 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand};
-use config_model::image::{ImageConfig, KernelFlavour};
+use config_model::format::FormatError;
+use config_model::image::{CommandLine, ImageConfig, KernelFlavour};
 use config_model::rule;
 use config_model::{Document, parse};
 use image_build::modules::Wanted;
@@ -122,7 +123,7 @@ pub(crate) struct BuildArguments {
     /// How hard to compress
     #[arg(long, default_value = "release")]
     compress: Compress,
-    /// Further kernel arguments [default: quiet]
+    /// Further kernel arguments, none of which the build sets itself [default: quiet]
     #[arg(long)]
     cmdline_extra: Option<String>,
     /// User-data for every machine that boots the image, where none is to be brought from outside;
@@ -188,6 +189,8 @@ impl BuildArguments {
             lockdown,
             cmdline_extra: self
                 .cmdline_extra
+                .map(kernel_arguments)
+                .transpose()?
                 .or(extra)
                 .unwrap_or_else(|| "quiet".to_owned()),
             metadata,
@@ -195,6 +198,20 @@ impl BuildArguments {
             user_data: self.user_data.as_deref().map(user_data).transpose()?,
             build_time: self.build_time,
         })
+    }
+}
+
+/// The words of `--cmdline-extra`, which keep the rules of a description's `cmdline_extra`.
+fn kernel_arguments(words: String) -> Result<String, Box<dyn Error>> {
+    match words.parse::<CommandLine>() {
+        Ok(_) => Ok(words),
+        Err(FormatError {
+            expected,
+            suggestion,
+        }) => {
+            let cure = suggestion.map_or_else(String::new, |cure| format!("; {cure}"));
+            Err(format!("--cmdline-extra: found {words:?}, expected {expected}{cure}").into())
+        }
     }
 }
 

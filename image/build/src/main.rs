@@ -215,4 +215,39 @@ mod tests {
         assert_eq!(of(&["--compress", "release"]), Compress::Release);
         assert_eq!(of(&["--compress", "dev"]), Compress::Dev);
     }
+
+    #[test]
+    fn kernel_arguments_that_cannot_be_measured_or_that_the_build_sets_are_refused() {
+        let of = |extra: &str| {
+            let line = "image-build build --role worker --out o --bin-dir b --cmdline-extra";
+            let words = line.split(' ').chain([extra]);
+            let Command::Build(build) = Arguments::try_parse_from(words).unwrap().command else {
+                panic!("no build")
+            };
+            let options = build.into_options("tools".into());
+            options
+                .map(|options| options.cmdline_extra)
+                .map_err(|error| error.to_string())
+        };
+        for extra in ["", "quiet", "loglevel=4 nvme_core.io-timeout=9"] {
+            assert_eq!(of(extra).as_deref(), Ok(extra));
+        }
+        for (extra, part) in [
+            ("quiet \u{e9}", "printable ASCII"),
+            ("quiet\nro", "printable ASCII"),
+            ("dyndbg=\"file x\"", "printable ASCII"),
+            ("quiet  loglevel=4", "single spaces"),
+            ("init=/bin/sh", "take out `init=/bin/sh`"),
+            ("pratique.roothash=00", "take out `pratique.roothash=00`"),
+            ("quiet lockdown=none", "take out `lockdown=none`"),
+            ("init-on-alloc=0", "take out `init-on-alloc=0`"),
+            (&*"x".repeat(1025), "at most 1024 bytes"),
+        ] {
+            let fault = of(extra).unwrap_err();
+            assert!(
+                fault.starts_with("--cmdline-extra: found ") && fault.contains(part),
+                "{fault}"
+            );
+        }
+    }
 }
