@@ -11,11 +11,15 @@
 //! made it is written as a whole: a power cut in that leaves a disk that boots nothing until the
 //! same command has run to its end. In any case the state is untouched.
 //!
+//! Somebody who had the disk may have made a volume with user-data (label CIDATA) of a part that
+//! the new image does not fill. The command removes the marks by which a machine finds one, from
+//! the disk itself and from the image's partitions. Other partitions are the admin's.
+//!
 //! Enter at [`Update::plan`].
 
 use crate::error::{Error, Result, at};
 use config_unlock::approvals::{AREA, Approvals, Approver, FLOORS, Role, Use};
-use image_format::gpt::Extent;
+use image_format::gpt::{Extent, SECTOR};
 use image_format::slots;
 use image_format::table::{Entry, Table};
 use p256::ecdsa::VerifyingKey;
@@ -37,6 +41,12 @@ const STATE: [&str; 2] = ["pratique-state", "pratique-state-new"];
 /// With a block device (open(2)): refuses one that is mounted.
 const O_EXCL: i32 = 0o200;
 const PIECE: u64 = 1 << 20;
+/// Where the first sector of a volume says that it is FAT16 or FAT32, without which a machine reads
+/// no label there (`agent/init/src/label.rs`). Boot code, a root and a verity tree are 0 there.
+const FAT_MARKS: [Range<usize>; 2] = [0x36..0x39, 0x52..0x57];
+/// The beginning of a descriptor of ISO 9660, and where it is in a volume.
+const ISO_MARK: [u8; 7] = *slots::ISO_MARK;
+const ISO_OFFSET: u64 = slots::ISO_OFFSET as u64;
 
 /// A disk and the image for it, both opened and checked.
 #[derive(Debug)]
@@ -63,6 +73,11 @@ pub enum Step {
         from: Extent,
         /// Where it goes on the disk.
         to: u64,
+    },
+    /// Removes the marks of a volume that may hold user-data.
+    Clear {
+        /// Where it would begin.
+        volume: u64,
     },
     /// Writes a part of the partition table, or of the EFI system partition.
     Write {
@@ -176,9 +191,10 @@ impl Update {
             from: self.image.parts[from].extent,
             to: self.disk.parts[to].extent.start,
         };
-        let mut steps: Vec<Step> = (CURRENT.into_iter().zip(target))
-            .map(|(from, to)| copy(from, to))
-            .collect();
+        let parts = (CURRENT.into_iter().chain(SPARE)).map(|index| &self.disk.parts[index]);
+        let volumes = [0].into_iter().chain(parts.map(|part| part.extent.start));
+        let mut steps: Vec<Step> = volumes.map(|volume| Step::Clear { volume }).collect();
+        steps.extend((CURRENT.into_iter().zip(target)).map(|(from, to)| copy(from, to)));
         for (current, spare) in CURRENT.into_iter().zip(SPARE) {
             if !done {
                 table.swap(current, spare);
@@ -227,6 +243,20 @@ impl Update {
         };
         match step {
             Step::Write { offset, bytes } => wrote(bytes, *offset)?,
+            Step::Clear { volume } => {
+                let found = disk.read(*volume, SECTOR)?;
+                let mut cleared = found.clone();
+                for mark in FAT_MARKS {
+                    cleared[mark].fill(0);
+                }
+                if cleared != found {
+                    wrote(&cleared, *volume)?;
+                }
+                let descriptor = volume + ISO_OFFSET;
+                if disk.read(descriptor, ISO_MARK.len() as u64)? == ISO_MARK {
+                    wrote(&[0; ISO_MARK.len()], descriptor)?;
+                }
+            }
             Step::Copy { from, to } => {
                 let mut done = 0;
                 while done < from.size {

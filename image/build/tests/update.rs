@@ -239,6 +239,62 @@ fn half(step: &Step) -> Step {
             bytes.truncate(bytes.len() / 2 / sector * sector);
             Step::Write { offset, bytes }
         }
+        clear @ Step::Clear { .. } => clear,
+    }
+}
+
+/// Somebody who had the disk made volumes with user-data of the disk itself, of its EFI system
+/// partition, of the older root and its tree, and of the unused ones.
+#[test]
+fn no_volume_with_user_data_that_somebody_planted_in_an_images_place_is_left() {
+    let (old, new) = (Image::of(40), Image::of(41));
+    let bench = Bench::with(old);
+    let state = bench.state();
+    let planted = image_format::fat::cidata(b"planted").expect("a volume");
+    let starts: Vec<u64> = (0..5)
+        .map(|index| bench.table().entry(index).expect("an entry").extent.start)
+        .chain([0])
+        .collect();
+    let file = File::options().write(true).open(bench.disk());
+    let file = file.expect("as made here");
+    for start in &starts {
+        // A label by which the EFI system partition is found is compared with the image's own.
+        if *start != starts[0] {
+            for part in [43..446, 510..512] {
+                let at = start + part.start as u64;
+                file.write_all_at(&planted[part], at).expect("written");
+            }
+        }
+        let mut descriptor = [b' '; 72];
+        descriptor[..7].copy_from_slice(b"\x01CD001\x01");
+        descriptor[40..46].copy_from_slice(b"CIDATA");
+        let at = start + 32768;
+        file.write_all_at(&descriptor, at).expect("written");
+    }
+    let labels = || {
+        let at = |start: &u64| {
+            let sector = bench.read(*start, 512);
+            let fat = sector[43..49] == *b"CIDATA" && sector[54..57] == *b"FAT";
+            (fat, bench.read(start + 32769, 5) == b"CD001")
+        };
+        starts.iter().map(at).collect::<Vec<_>>()
+    };
+    let all = labels();
+    assert_eq!(all[0], (false, true));
+    assert_eq!(all[1..], [(true, true); 5], "the positive control");
+    let image = bench.image(new);
+    // The second run finds the image there, and does not copy it again.
+    for run in ["first", "second"] {
+        for start in &starts[1..] {
+            file.write_all_at(&planted[43..446], start + 43)
+                .expect("written");
+        }
+        let output = bench.run(&image, &["--lose-state"]);
+        assert!(output.status.success(), "{run}");
+        assert_eq!(labels(), [(false, false); 6], "{run}");
+        assert!(bench.boots(new) && bench.kernel_is_of(new), "{run}");
+        assert!(bench.boots(old), "{run}");
+        assert_eq!(bench.state(), state, "{run}");
     }
 }
 

@@ -33,6 +33,10 @@ const CLUSTER: usize = 26;
 /// Flags: the volume's label, or a part of a long name; a folder.
 const LABEL: u8 = 0x08;
 const FOLDER: u8 = 0x10;
+/// The beginning of the primary descriptor of a volume of ISO 9660 (ECMA-119, 8.4).
+pub const ISO_MARK: &[u8; 7] = b"\x01CD001\x01";
+/// Where the descriptor is, in bytes from the volume's beginning.
+pub const ISO_OFFSET: usize = 32768;
 /// The first byte of a removed entry.
 const DELETED: u8 = 0xe5;
 
@@ -52,13 +56,16 @@ pub type Read<'a> = &'a dyn Fn(Range<usize>) -> Option<Vec<u8>>;
 /// in this order, each on the medium before the next. The last one is of one sector, and switches
 /// to the new files. The list is empty if the files are there already.
 ///
-/// `None` if the two volumes differ in their boot sector or the disk's has more in its root
-/// directory than these writes replace, if the files on the disk lie in both halves or there are
-/// none, or if the image does not fit into a half: then the whole volume has to be written.
+/// `None` if the two volumes differ in their boot sector, if the disk's is one of ISO 9660 too or
+/// has more in its root directory than these writes replace, if the files on the disk lie in both
+/// halves or there are none, or if the image does not fit into a half: then the whole volume has to
+/// be written.
 pub fn switch(disk: Read<'_>, image: Read<'_>) -> Option<Vec<Write>> {
     let (disk, image) = (Volume::open(disk)?, Volume::open(image)?);
-    // The label is there, too, by which init takes a volume for one with user-data.
-    if disk.boot != image.boot || !disk.has_short_root()? {
+    // Init takes a volume for one with user-data by the label in its boot sector, or in its
+    // descriptor of ISO 9660.
+    let descriptor = (disk.read)(ISO_OFFSET..ISO_OFFSET + ISO_MARK.len())?;
+    if disk.boot != image.boot || descriptor == ISO_MARK || !disk.has_short_root()? {
         return None;
     }
     let half = image.clusters.div_ceil(2).next_multiple_of(LINKS);
@@ -355,6 +362,9 @@ mod tests {
         let mut hidden = disk.clone();
         hidden[root + SECTOR..][..11].copy_from_slice(b"USERDATA   ");
         assert_eq!(switched(&hidden, &image), None);
+        let mut iso = disk.clone();
+        iso[ISO_OFFSET..][..ISO_MARK.len()].copy_from_slice(ISO_MARK);
+        assert_eq!(switched(&iso, &image), None);
         assert!(switched(&disk, &image).is_some(), "the negative control");
     }
 
