@@ -15,11 +15,11 @@ use crate::time::Clock;
 use crate::tunnel::Tunnel;
 use agent_cluster::Sandboxes;
 use agent_enroll::Identity;
-use agent_images::{Registries, Registry};
+use agent_images::{ClusterAddresses, Registries, Registry};
 use agent_journal::{Journal, LogPaths};
 use agent_kubelet::{Config, Drain, Drained, Kubelet, Least, Machine, Signal, Soft, Thresholds};
 use agent_names::Names;
-use agent_proxy::Proxy;
+use agent_proxy::{Proxy, View};
 use agent_runtime::{Containerd, Options, Programs};
 use config_machine::end::REST_GRACE;
 use config_machine::power::Order;
@@ -99,9 +99,9 @@ pub(crate) async fn serve(
     }
     let tls = server_tls(&identity)?;
     let listener = listen(arguments.kubelet_port).await?;
-    let engine = Arc::new(Containerd::new(engine(arguments, machine, on_machine)));
-    let name = config.node_name.clone();
-    let view = names.view();
+    let (name, view) = (config.node_name.clone(), names.view());
+    let engine = engine(arguments, machine, on_machine, &view);
+    let engine = Arc::new(Containerd::new(engine));
     state_record::tell(&arguments.run, &clock.notices());
     let sandboxes = Arc::new(sandboxes(arguments, machine, on_machine)?);
     let tunnel = Tunnel::new(machine, &identity, &sandboxes, &view);
@@ -316,7 +316,14 @@ fn server_tls(identity: &Identity) -> Result<Arc<ServerConfig>, Error> {
     Ok(Arc::new(config))
 }
 
-fn engine(arguments: &RunArguments, machine: &MachineConfig, on_machine: bool) -> Options {
+fn engine(
+    arguments: &RunArguments,
+    machine: &MachineConfig,
+    on_machine: bool,
+    view: &View,
+) -> Options {
+    let view = view.clone();
+    let cluster = ClusterAddresses::new(move |address| view.now().is_in_cluster(address));
     Options {
         socket: arguments.containerd.clone(),
         state: arguments.containerd_root.clone(),
@@ -326,7 +333,7 @@ fn engine(arguments: &RunArguments, machine: &MachineConfig, on_machine: bool) -
             arguments.run.join("io")
         },
         logs: arguments.pod_logs.clone(),
-        registries: registries(&machine.registries),
+        registries: registries(&machine.registries).outside_of(&cluster),
         // On a host containerd finds the shims by its own configuration.
         programs: on_machine.then(|| Programs {
             shim: programs::SHIM.into(),

@@ -3,11 +3,12 @@
 //!
 //! Guarantees: `Authorization` goes only to the host that a request was made for, never to where
 //! that one redirects; plain http is spoken only with hosts of which the configuration says so; an
-//! address that only this machine can reach is asked only if the configuration names it;
-//! connections go to the address that was checked.
+//! address that only this machine can reach is asked only if the configuration names it, and so is
+//! one of a pod or a Service to which a registry leads; connections go to the address that was
+//! checked.
 
 use crate::credential::Secret;
-use crate::reach::is_own;
+use crate::reach::{ClusterAddresses, is_own};
 use agent_confine::OF_IMAGES;
 use bytes::Bytes;
 use config_http::{Body, Connection, Limits};
@@ -18,6 +19,7 @@ use rustls::pki_types::ServerName;
 use rustls::{CertificateError, ClientConfig, RootCertStore};
 use std::collections::BTreeSet;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
@@ -45,6 +47,11 @@ pub(crate) enum HttpError {
         "{host} is an address that only this machine can reach: not asked, since the machine's configuration does not name it"
     )]
     Own { host: String },
+    #[error(
+        "{host}, to which the registry leads, is an address of a pod or a Service: not asked; if it is meant, name {host} in a \
+         `[[registry]]` of the machine's configuration"
+    )]
+    Inside { host: String },
     #[error("cannot connect to {host}")]
     Connect { host: String, source: io::Error },
     #[error(
@@ -80,6 +87,36 @@ pub(crate) struct Named {
     pub(crate) hosts: BTreeSet<String>,
     /// Those among them with which plain http is spoken.
     pub(crate) plain: BTreeSet<String>,
+    /// Pods and Services, to which no registry leads.
+    pub(crate) cluster: ClusterAddresses,
+}
+
+/// Who chose the host of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ChosenBy {
+    /// The image's name, or the machine's configuration.
+    Name,
+    /// The registry: by a redirect, or as its token service.
+    Registry,
+}
+
+impl Named {
+    /// Whether a host may be asked at an address.
+    ///
+    /// # Errors
+    /// It may not; the error says why.
+    fn check(&self, host: &str, address: IpAddr, chosen: ChosenBy) -> Result<(), HttpError> {
+        let host_name = || host.to_owned();
+        if self.hosts.contains(host) {
+            Ok(())
+        } else if is_own(address) {
+            Err(HttpError::Own { host: host_name() })
+        } else if chosen == ChosenBy::Registry && self.cluster.has(address) {
+            Err(HttpError::Inside { host: host_name() })
+        } else {
+            Ok(())
+        }
+    }
 }
 
 /// The client of one registry, with the roots that count for it.
@@ -114,6 +151,7 @@ struct Ask<'a> {
     accept: &'static str,
     authorization: Option<&'a Secret>,
     form: Option<&'a Secret>,
+    chosen: ChosenBy,
 }
 
 impl Http {
@@ -130,12 +168,20 @@ impl Http {
         }
     }
 
-    /// Sends GET and follows redirects; `authorization` goes only to the host of `url`.
+    /// The same client, which no registry leads to a pod or a Service of the cluster.
+    pub(crate) fn outside_of(mut self, cluster: ClusterAddresses) -> Self {
+        Arc::make_mut(&mut self.named).cluster = cluster;
+        self
+    }
+
+    /// Sends GET and follows redirects; `authorization` goes only to the host of `url`, which was
+    /// `chosen` like this.
     pub(crate) async fn get(
         &self,
         url: &str,
         accept: &'static str,
         authorization: Option<&Secret>,
+        chosen: ChosenBy,
     ) -> Result<Reply, HttpError> {
         let mut at = address(url)?;
         let first = origin(&at);
@@ -151,6 +197,7 @@ impl Http {
                         accept,
                         authorization,
                         form: None,
+                        chosen: if at_home { chosen } else { ChosenBy::Registry },
                     },
                 )
                 .await?;
@@ -182,13 +229,19 @@ impl Http {
     }
 
     /// Sends a form; a redirect is no answer to one.
-    pub(crate) async fn post_form(&self, url: &str, form: &Secret) -> Result<Reply, HttpError> {
+    pub(crate) async fn post_form(
+        &self,
+        url: &str,
+        form: &Secret,
+        chosen: ChosenBy,
+    ) -> Result<Reply, HttpError> {
         let at = address(url)?;
         let ask = Ask {
             method: Method::POST,
             accept: "application/json",
             authorization: None,
             form: Some(form),
+            chosen,
         };
         let answer = self.once(&at, &ask).await?;
         Ok(Reply {
@@ -230,7 +283,7 @@ impl Http {
             .map(|form| Bytes::copy_from_slice(form.reveal().as_bytes()))
             .unwrap_or_default();
         let request = request.body(body).map_err(|_invalid| invalid())?;
-        let tcp = self.connect(url, &host).await?;
+        let tcp = self.connect(url, &host, ask.chosen).await?;
         if url.scheme_str() != Some("https") {
             return exchange(tcp, request, &host).await;
         }
@@ -255,7 +308,12 @@ impl Http {
     }
 
     /// Connects to the first of the host's addresses that answers, among those that may be asked.
-    async fn connect(&self, url: &Uri, host: &str) -> Result<TcpStream, HttpError> {
+    async fn connect(
+        &self,
+        url: &Uri,
+        host: &str,
+        chosen: ChosenBy,
+    ) -> Result<TcpStream, HttpError> {
         let fail = |source| HttpError::Connect {
             host: host.to_owned(),
             source,
@@ -267,13 +325,16 @@ impl Http {
                 host: host.to_owned(),
             })?
             .map_err(fail)?;
-        let named = self.named.hosts.contains(host);
-        let mut failure = None;
-        for address in found
-            .iter()
-            .filter(|address| named || !is_own(address.ip()))
-            .take(MAX_ADDRESSES)
-        {
+        let (mut failure, mut refusal, mut tried) = (None, None, 0);
+        for address in &found {
+            if let Err(error) = self.named.check(host, address.ip(), chosen) {
+                refusal = Some(error);
+                continue;
+            }
+            tried += 1;
+            if tried > MAX_ADDRESSES {
+                break;
+            }
             match timeout(CONNECT, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => return Ok(stream),
                 Ok(Err(error)) => failure = Some(fail(error)),
@@ -284,16 +345,8 @@ impl Http {
                 }
             }
         }
-        let nothing = || {
-            if found.is_empty() {
-                fail(io::ErrorKind::NotFound.into())
-            } else {
-                HttpError::Own {
-                    host: host.to_owned(),
-                }
-            }
-        };
-        Err(failure.unwrap_or_else(nothing))
+        let nothing = || fail(io::ErrorKind::NotFound.into());
+        Err(failure.or(refusal).unwrap_or_else(nothing))
     }
 }
 
@@ -418,6 +471,74 @@ fn joined(base: &Uri, to: &str) -> Option<Uri> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::Session;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    /// A client of a cluster with pods in 10.244.0.0/16, and the address of a registry that it
+    /// knows. That answers each request by these lines and an empty body.
+    async fn led_by(lines: &'static str) -> (Http, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let host = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n")
+                    && (stream.read_buf(&mut request).await).is_ok_and(|count| count > 0)
+                {
+                }
+                let answer = format!("HTTP/1.1 {lines}\r\ncontent-length: 0\r\n\r\n");
+                stream.write_all(answer.as_bytes()).await.ok();
+            }
+        });
+        let named = Named {
+            hosts: [host.clone()].into(),
+            plain: [host.clone()].into(),
+            ..Named::default()
+        };
+        let pods = |address: IpAddr| address.to_string().starts_with("10.244.");
+        let http = Http::new(RootCertStore::empty(), Arc::new(named));
+        let http = http.outside_of(ClusterAddresses::new(pods));
+        (http, format!("http://{host}"))
+    }
+
+    #[tokio::test]
+    async fn a_redirect_to_a_pod_or_a_service_is_not_followed() {
+        for to in [
+            "302 Found\r\nlocation: https://10.244.1.5:8443/x",
+            "307 Temporary Redirect\r\nlocation: https://[::ffff:10.244.1.5]/x",
+        ] {
+            let (http, url) = led_by(to).await;
+            let error = http.get(&url, "*/*", None, ChosenBy::Name).await;
+            let error = error.unwrap_err();
+            assert!(matches!(error, HttpError::Inside { .. }), "{error}");
+            assert!(error.to_string().contains("`[[registry]]`"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_token_is_not_asked_of_a_pod_or_a_service() {
+        let challenge =
+            "401 Unauthorized\r\nwww-authenticate: Bearer realm=\"https://10.244.1.5/token\"";
+        let (http, url) = led_by(challenge).await;
+        let session = Session::new(http, url, "a".into(), None, Vec::new());
+        let error = session.get("manifests/1", "*/*").await.unwrap_err();
+        assert!(matches!(error, HttpError::Inside { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_registry_in_the_cluster_is_asked_if_an_image_or_the_configuration_names_it() {
+        let named = Named {
+            hosts: ["10.244.1.5:443".to_owned()].into(),
+            cluster: ClusterAddresses::new(|_| true),
+            ..Named::default()
+        };
+        let pod: IpAddr = [10, 244, 1, 5].into();
+        let may = |host: &str, chosen| named.check(host, pod, chosen).is_ok();
+        assert!(may("10.244.1.5:443", ChosenBy::Registry));
+        assert!(may("10.244.1.5:8443", ChosenBy::Name));
+        assert!(!may("10.244.1.5:8443", ChosenBy::Registry));
+    }
 
     #[test]
     fn redirects_go_on_and_never_down() {

@@ -42,6 +42,7 @@ pub use image::{Image, ImageDefaults, PullPolicy};
 pub use images::{ImageSpace, Images, PULLS_OF_A_REGISTRY, Ready, SNAPSHOTTER};
 pub use keyring::{Keyring, KeyringError, PullSecret};
 pub use progress::Progress;
+pub use reach::ClusterAddresses;
 pub use reference::{DOCKER_HUB, Reference, ReferenceError};
 pub use registry::{Registries, Registry};
 pub use reports::{PullStage, with_reports};

@@ -3,10 +3,47 @@
 //!
 //! A registry, or anyone who may write an image's name into a pod, chooses hosts that the agent
 //! then asks. Loopback, the link and the clouds' metadata services answer the machine what they
-//! answer nobody else; they are asked only where the machine's own configuration names them.
+//! answer nobody else; they are asked only where the machine's own configuration names them. A
+//! registry that leads to pods and Services would have the machine scan their ports, past network
+//! policies: those are asked where an image's name or the configuration names them.
 
 use agent_confine::is_machine_only;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+/// Tells which addresses are those of pods and Services, as far as the cluster is known at that
+/// moment; by default none.
+#[derive(Clone)]
+pub struct ClusterAddresses(Arc<dyn Fn(IpAddr) -> bool + Send + Sync>);
+
+impl ClusterAddresses {
+    /// Those for which `is_inside` is true.
+    pub fn new(is_inside: impl Fn(IpAddr) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(is_inside))
+    }
+
+    /// Whether an address leads to a pod or a Service.
+    pub(crate) fn has(&self, address: IpAddr) -> bool {
+        let inner = match address {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(address) => embedded(address),
+        };
+        (self.0)(inner.map_or(address, IpAddr::V4))
+    }
+}
+
+impl Default for ClusterAddresses {
+    fn default() -> Self {
+        Self::new(|_| false)
+    }
+}
+
+impl fmt::Debug for ClusterAddresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClusterAddresses").finish_non_exhaustive()
+    }
+}
 
 /// Whether an address means this machine, its link or its cloud's services.
 pub(crate) fn is_own(address: IpAddr) -> bool {
@@ -48,6 +85,17 @@ fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_of_a_pod_is_known_however_it_is_written() {
+        let pod: IpAddr = [10, 244, 1, 5].into();
+        let cluster = ClusterAddresses::new(move |address| address == pod);
+        for text in ["10.244.1.5", "::ffff:10.244.1.5", "64:ff9b::10.244.1.5"] {
+            assert!(cluster.has(text.parse().unwrap()), "{text}");
+        }
+        assert!(!cluster.has([10, 244, 1, 6].into()));
+        assert!(!ClusterAddresses::default().has(pod));
+    }
 
     #[test]
     fn addresses_that_only_the_machine_reaches_are_its_own() {

@@ -5,6 +5,7 @@ use crate::credential::Credential;
 use crate::http::{Http, HttpError, Named, Reply, Scheme, address, origin};
 use crate::images::{Pull, Source};
 use crate::keyring::{Keyring, PullSecret};
+use crate::reach::ClusterAddresses;
 use crate::reference::{DOCKER_HUB, Reference, canonical_host};
 use crate::session::Session;
 use agent_containerd::{Error, ErrorClass, Pending};
@@ -125,6 +126,18 @@ impl Registries {
             list,
             default_host: default_host.to_owned(),
             other: Http::new(common, named),
+        }
+    }
+
+    /// The same registries, none of which leads to a pod or a Service of the cluster.
+    #[must_use]
+    pub fn outside_of(self, cluster: &ClusterAddresses) -> Self {
+        let list = self.list.into_iter();
+        let list = list.map(|(one, http)| (one, http.outside_of(cluster.clone())));
+        Self {
+            list: list.collect(),
+            default_host: self.default_host,
+            other: self.other.outside_of(cluster.clone()),
         }
     }
 
@@ -329,6 +342,7 @@ fn named(list: &[Registry]) -> Named {
     let mut named = Named {
         hosts: BTreeSet::new(),
         plain: BTreeSet::new(),
+        cluster: ClusterAddresses::default(),
     };
     for registry in list {
         let own = format!("{}://{}", own_scheme(registry), registry.host);

@@ -7,7 +7,7 @@
 //! answered by at most one challenge, so that a registry that always says 401 ends it.
 
 use crate::credential::{Credential, Secret, basic, bearer};
-use crate::http::{Http, HttpError, Reply, Scheme, address, origin};
+use crate::http::{ChosenBy, Http, HttpError, Reply, Scheme, address, origin};
 use config_http::{Challenge, percent};
 use http::StatusCode;
 use http::header::WWW_AUTHENTICATE;
@@ -81,7 +81,10 @@ impl Session {
         let mut answered = false;
         loop {
             let header = self.header.lock().await.clone();
-            let reply = self.http.get(&url, accept, header.as_ref()).await?;
+            let reply = self
+                .http
+                .get(&url, accept, header.as_ref(), ChosenBy::Name)
+                .await?;
             let status = reply.answer.status();
             if status == StatusCode::OK {
                 return Ok(reply);
@@ -164,6 +167,11 @@ impl Session {
                 "{own} wants the credential to go to {host}, which is not among `token_hosts` of its `[[registry]]`"
             )));
         }
+        let chosen = if host == own {
+            ChosenBy::Name
+        } else {
+            ChosenBy::Registry
+        };
         let query = self.query(service, scope);
         let reply = match credential {
             Some(Credential::IdentityToken(token)) => {
@@ -171,13 +179,17 @@ impl Session {
                     "grant_type=refresh_token&client_id=pratique&{query}&refresh_token={}",
                     percent::encode(token.reveal())
                 );
-                self.http.post_form(realm, &Secret::new(form)).await?
-            }
-            Some(Credential::Password { username, password }) => {
-                self.ask(realm, &query, Some(&basic(username, password)))
+                self.http
+                    .post_form(realm, &Secret::new(form), chosen)
                     .await?
             }
-            Some(Credential::RegistryToken(_)) | None => self.ask(realm, &query, None).await?,
+            Some(Credential::Password { username, password }) => {
+                self.ask(realm, &query, Some(&basic(username, password)), chosen)
+                    .await?
+            }
+            Some(Credential::RegistryToken(_)) | None => {
+                self.ask(realm, &query, None, chosen).await?
+            }
         };
         if reply.answer.status() != StatusCode::OK {
             let error = refusal(reply).await;
@@ -204,6 +216,7 @@ impl Session {
         realm: &str,
         query: &str,
         authorization: Option<&Secret>,
+        chosen: ChosenBy,
     ) -> Result<Reply, HttpError> {
         let glue = if realm.contains('?') { '&' } else { '?' };
         self.http
@@ -211,6 +224,7 @@ impl Session {
                 &format!("{realm}{glue}{query}"),
                 "application/json",
                 authorization,
+                chosen,
             )
             .await
     }

@@ -190,6 +190,23 @@ mod tests {
     }
 
     #[test]
+    fn addresses_of_services_and_of_any_nodes_pods_are_in_the_cluster() {
+        let all = known(
+            &["10.96.0.0/16", "fd00:96::/112"],
+            &["192.168.77.12"],
+            &["10.244.2.0/24", "fd00:244:2::/64"],
+        );
+        let is_inside = |text: &str| all.is_in_cluster(text.parse().unwrap());
+        for inside in ["10.96.0.1", "fd00:96::1", "10.244.2.9", "fd00:244:2::9"] {
+            assert!(is_inside(inside), "{inside}");
+        }
+        for outside in ["192.168.77.12", "10.244.3.9", "10.97.0.1", "2001:db8::1"] {
+            assert!(!is_inside(outside), "{outside}");
+        }
+        assert!(!Known::default().is_in_cluster([10, 96, 0, 1].into()));
+    }
+
+    #[test]
     fn no_more_ranges_are_made_than_share_a_message() {
         let addresses: Vec<String> = (0..=255)
             .flat_map(|a| (0..=127).map(move |b| format!("10.96.{a}.{}", 2 * b)))

@@ -586,6 +586,16 @@ impl Known {
         self.nodes.as_ref()?.get(node)?.zone.as_deref()
     }
 
+    /// Whether an address is in a pod CIDR of a node or in a range of services' addresses, as far
+    /// as these are known.
+    pub fn is_in_cluster(&self, address: IpAddr) -> bool {
+        let nodes = self.nodes.iter().flat_map(BTreeMap::values);
+        let services = self.service_ranges.iter().flat_map(BTreeMap::values);
+        let services = services.flat_map(|range| &range.0);
+        let mut ranges = nodes.flat_map(|node| &node.ranges).chain(services);
+        ranges.any(|range| range.contains(address))
+    }
+
     /// Services and slices, once both are known.
     pub fn whole(&self) -> Option<Whole<'_>> {
         Some((self.services.as_ref()?, self.slices.as_ref()?))
