@@ -15,6 +15,7 @@ pub mod cluster;
 pub mod demo;
 pub mod disk;
 pub mod engine;
+pub mod folder;
 pub mod lifetime;
 pub mod machine;
 pub mod metadata;

@@ -3,7 +3,7 @@
 //!
 //! They run one after another, in the order of the list below; `cargo test -p tests-cluster --test
 //! stories NAME` runs one. The images must be built (`cargo xtask test build`). Consoles stay in
-//! `.pratique/stories`.
+//! `.pratique/stories`, which one run at a time uses.
 
 #![allow(
     clippy::print_stdout,
@@ -36,6 +36,7 @@ mod world;
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
+use tests_harness::folder;
 use world::World;
 
 type Story = fn(&mut World) -> tests_harness::Result<()>;
@@ -139,6 +140,15 @@ const TAIL: &[&str] = &[
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
+    // Two runs in one clone would destroy each other's files. A list of stories has none.
+    let taken = (!arguments.list).then(|| folder::take(&world::folder()));
+    let _folder = match taken.transpose() {
+        Ok(lock) => lock,
+        Err(error) => {
+            println!("stories: {}", tests_harness::chain(&error));
+            return ExitCode::FAILURE;
+        }
+    };
     // The machines share one host and one segment.
     arguments.test_threads = Some(1);
     let world = Arc::new(Mutex::new(World::default()));

@@ -10,7 +10,7 @@ use tests_harness::machine::{Blueprint, Machine};
 use tests_harness::registry::Registry;
 use tests_harness::tap::Tap;
 use tests_harness::tools::Tools;
-use tests_harness::{Error, Result, file_error, port};
+use tests_harness::{Error, Result, port};
 
 /// Node certificates live so short that a renewal is seen within a story.
 const TTL: &str = "3m";
@@ -319,23 +319,29 @@ pub(crate) fn expect(holds: bool, sentence: &str) -> Result<()> {
     }
 }
 
-fn lab() -> Result<Lab> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+/// The clone.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
         .nth(2)
         .map(Path::to_owned)
-        .unwrap_or_default();
+        .unwrap_or_default()
+}
+
+/// The folder of the stories' files.
+pub(crate) fn folder() -> PathBuf {
+    root().join(".pratique/stories")
+}
+
+fn lab() -> Result<Lab> {
+    let root = root();
     let workshop = root.join(".pratique");
-    let dir = workshop.join("stories");
-    if dir.exists() {
-        std::fs::remove_dir_all(&dir).map_err(file_error("cannot clear", &dir))?;
-    }
     Ok(Lab {
         tools: Tools::find(&root)?,
         programs: workshop.join("bin"),
         images: workshop.join("images"),
         keys: workshop.join("keys"),
-        dir,
+        dir: folder(),
         api_port: port::free()?,
         registry_port: port::free()?,
         discovery_port: port::free()?,
