@@ -201,13 +201,8 @@ pub(crate) fn readmitted(machine: &Machine, now: u64) -> bool {
 /// The Machine's status; `None` if it is about a board that an admin has replaced: pinned
 /// registers, counters and approvals of one board must not count for another.
 pub(crate) fn current_status(machine: &Machine) -> Option<&MachineStatus> {
-    // Bound by the record, and not by the spec: an admin has put another key into the spec.
-    let replaced = machine
-        .status
-        .as_ref()
-        .is_some_and(|status| status.bound_ek.is_some())
-        && machine.binding().is_none();
-    machine.status.as_ref().filter(|_| !replaced)
+    let status = machine.status.as_ref();
+    status.filter(|_| !machine.is_replaced())
 }
 
 /// A Machine's state.

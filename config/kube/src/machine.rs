@@ -343,6 +343,18 @@ pub struct AdminVerdict {
     pub signature: String,
 }
 
+/// Why a Machine's certificates and tokens are denied because of its spec, in any state of its
+/// status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Revocation {
+    /// An admin retired it.
+    Retired,
+    /// The endorsement key that it is bound to is no longer in its spec.
+    Replaced,
+    /// It was admitted without a TPM, and its spec no longer allows that.
+    NoTpm,
+}
+
 impl Machine {
     /// The EK that the Machine is bound to, while the inventory lists it for the Machine: listing
     /// another board's EK or another issuer instead replaces the machine, and removing the EK ends
@@ -360,6 +372,50 @@ impl Machine {
         own.then_some(bound)
     }
 
+    /// Whether its status is about a board that an admin has replaced in the spec: it records the
+    /// EK of a binding, and the inventory no longer lists that EK for the Machine.
+    pub fn is_replaced(&self) -> bool {
+        let status = self.status.as_ref();
+        status.is_some_and(|status| status.bound_ek.is_some()) && self.binding().is_none()
+    }
+
+    /// Why the Machine's certificates and tokens are denied because of its spec; `None` where its
+    /// state decides. The deny list and the taints of its Node both follow this.
+    pub fn revocation(&self) -> Option<Revocation> {
+        if self.spec.retired {
+            Some(Revocation::Retired)
+        } else if self.is_replaced() {
+            Some(Revocation::Replaced)
+        } else if self.is_unproven() && !self.may_lack_tpm() {
+            Some(Revocation::NoTpm)
+        } else {
+            None
+        }
+    }
+
+    /// Whether its last admission was one without a TPM.
+    fn is_unproven(&self) -> bool {
+        let Some(status) = &self.status else {
+            return false;
+        };
+        let has_key = status.node_key.as_ref().is_some_and(|key| !key.is_empty());
+        match status.state {
+            MachineState::Unproven => true,
+            // It became Suspect since, and its certificates stay valid until they expire.
+            MachineState::Suspect => status.bound_ek.is_none() && has_key,
+            MachineState::Pending | MachineState::Trusted | MachineState::Untrusted => false,
+        }
+    }
+
+    /// Whether an admin says that it has no TPM, as for an admission without one.
+    fn may_lack_tpm(&self) -> bool {
+        let ek = &self.spec.ek;
+        self.spec.insecure_no_tpm
+            && ek.hashes.is_empty()
+            && ek.issuers.is_empty()
+            && ek.seen.is_empty()
+    }
+
     /// The name of the Node that this machine becomes.
     pub fn node_name(&self) -> &str {
         self.spec
@@ -367,5 +423,82 @@ impl Machine {
             .as_deref()
             .or(self.metadata.name.as_deref())
             .unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATES: [MachineState; 5] = [
+        MachineState::Pending,
+        MachineState::Trusted,
+        MachineState::Unproven,
+        MachineState::Suspect,
+        MachineState::Untrusted,
+    ];
+
+    fn machine(state: MachineState) -> Machine {
+        let mut machine = Machine::named("m", MachineSpec::default());
+        machine.status.get_or_insert_default().state = state;
+        machine
+    }
+
+    #[test]
+    fn a_retired_machine_is_revoked_in_every_state() {
+        let mut new = Machine::named("m", MachineSpec::default());
+        assert_eq!(new.revocation(), None);
+        new.spec.retired = true;
+        assert_eq!(new.revocation(), Some(Revocation::Retired));
+        for state in STATES {
+            let mut retired = machine(state);
+            retired.spec.retired = true;
+            assert_eq!(retired.revocation(), Some(Revocation::Retired), "{state:?}");
+        }
+    }
+
+    #[test]
+    fn a_machine_is_replaced_once_its_spec_lists_its_endorsement_key_no_longer() {
+        for state in STATES {
+            let mut bound = machine(state);
+            bound.spec.ek.hashes = vec!["sha256:01".to_owned()];
+            let status = bound.status.get_or_insert_default();
+            status.bound_ek = Some("sha256:01".to_owned());
+            let is_allowed = state != MachineState::Unproven;
+            assert_eq!(bound.revocation().is_none(), is_allowed, "{state:?}");
+            for listed in [vec![], vec!["sha256:02".to_owned()]] {
+                let mut replaced = bound.clone();
+                replaced.spec.ek.hashes = listed;
+                assert!(replaced.is_replaced());
+                assert_eq!(replaced.revocation(), Some(Revocation::Replaced));
+            }
+        }
+    }
+
+    #[test]
+    fn a_machine_admitted_without_a_tpm_is_revoked_once_its_spec_forbids_that() {
+        let ends: [fn(&mut MachineSpec); 4] = [
+            |spec| spec.insecure_no_tpm = false,
+            |spec| spec.ek.hashes.push("sha256:01".to_owned()),
+            |spec| spec.ek.issuers.push("maker".to_owned()),
+            |spec| spec.ek.seen.push("sha256:01".to_owned()),
+        ];
+        for state in [MachineState::Unproven, MachineState::Suspect] {
+            let mut without = machine(state);
+            without.spec.insecure_no_tpm = true;
+            without.status.get_or_insert_default().node_key = Some("sha256:aa".to_owned());
+            assert_eq!(without.revocation(), None, "{state:?}");
+            for end in ends {
+                let mut ended = without.clone();
+                end(&mut ended.spec);
+                assert_eq!(ended.revocation(), Some(Revocation::NoTpm), "{state:?}");
+            }
+        }
+        // Refused at its first proof: nothing was issued to it.
+        for key in [None, Some(String::new())] {
+            let mut refused = machine(MachineState::Suspect);
+            refused.status.get_or_insert_default().node_key = key;
+            assert_eq!(refused.revocation(), None);
+        }
     }
 }

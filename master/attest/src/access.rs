@@ -1,6 +1,7 @@
 //! What the state of each Machine means for its certificates and its node's name: the tables behind
 //! the deny list.
 
+use config_kube::machine::Revocation;
 use config_kube::{Machine, MachineState, MachineStatus};
 use std::collections::{HashMap, HashSet};
 
@@ -43,8 +44,11 @@ impl RecordedKey {
 
 impl MachineAccess {
     pub(crate) fn of(machine: &Machine) -> Self {
-        if machine.spec.retired {
-            return Self::Retired;
+        match machine.revocation() {
+            Some(Revocation::Retired) => return Self::Retired,
+            Some(Revocation::Replaced) => return Self::Replaced,
+            Some(Revocation::NoTpm) => return Self::NoTpm,
+            None => {}
         }
         let Some(status) = &machine.status else {
             let key = if machine.spec.is_static {
@@ -54,12 +58,6 @@ impl MachineAccess {
             };
             return Self::Allowed(key);
         };
-        if status.bound_ek.is_some() && machine.binding().is_none() {
-            return Self::Replaced;
-        }
-        if is_unproven(status) && !may_lack_tpm(machine) {
-            return Self::NoTpm;
-        }
         match status.state {
             MachineState::Untrusted => Self::Untrusted(status.reason.clone()),
             // Pending with a key on record: the Machine was static, and its issued certificates
@@ -102,26 +100,6 @@ impl MachineAccess {
             Self::Retired => Some("the machine is retired".to_owned()),
         }
     }
-}
-
-/// Whether the last admission of a Machine was one without a TPM.
-fn is_unproven(status: &MachineStatus) -> bool {
-    let has_key = status.node_key.as_ref().is_some_and(|key| !key.is_empty());
-    match status.state {
-        MachineState::Unproven => true,
-        // It became Suspect since, and its certificates stay valid until they expire.
-        MachineState::Suspect => status.bound_ek.is_none() && has_key,
-        MachineState::Pending | MachineState::Trusted | MachineState::Untrusted => false,
-    }
-}
-
-/// Whether an admin says that the Machine has no TPM, as for an admission without one.
-fn may_lack_tpm(machine: &Machine) -> bool {
-    let ek = &machine.spec.ek;
-    machine.spec.insecure_no_tpm
-        && ek.hashes.is_empty()
-        && ek.issuers.is_empty()
-        && ek.seen.is_empty()
 }
 
 /// The Machines by uid, and what follows from them for node names.

@@ -153,24 +153,11 @@ pub fn relabel(
 /// treated as an Untrusted one: it is retired, its board was replaced, or it was admitted without a
 /// TPM and its spec no longer allows that.
 pub fn state(machine: &Machine) -> MachineState {
-    let (spec, status) = (&machine.spec, machine.status.as_ref());
-    let state = status.map_or(MachineState::Pending, |status| status.state);
-    let is_bound = status.is_some_and(|status| status.bound_ek.is_some());
-    let key = status.and_then(|status| status.node_key.as_deref());
-    let is_replaced = is_bound && machine.binding().is_none();
-    let ek = &spec.ek;
-    let may_lack_tpm =
-        spec.insecure_no_tpm && ek.hashes.is_empty() && ek.issuers.is_empty() && ek.seen.is_empty();
-    let lacks_tpm = match state {
-        MachineState::Unproven => true,
-        // It became Suspect after it was admitted without a TPM.
-        MachineState::Suspect => !is_bound && key.is_some_and(|key| !key.is_empty()),
-        MachineState::Pending | MachineState::Trusted | MachineState::Untrusted => false,
-    };
-    if spec.retired || is_replaced || (lacks_tpm && !may_lack_tpm) {
+    if machine.revocation().is_some() {
         return MachineState::Untrusted;
     }
-    state
+    let status = machine.status.as_ref();
+    status.map_or(MachineState::Pending, |status| status.state)
 }
 
 /// The taints of a node after its Machine's state was applied; `None` if nothing changes.
