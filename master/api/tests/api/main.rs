@@ -5,6 +5,7 @@ mod admission;
 mod allocation;
 mod apply;
 mod authorization;
+mod bound_tokens;
 mod builtin;
 mod common;
 mod crowded;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
-const PODS: &str = "/api/v1/namespaces/default/pods";
+pub(crate) const PODS: &str = "/api/v1/namespaces/default/pods";
 const WHOAMI: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
 pub(crate) fn key() -> Vec<u8> {
@@ -48,13 +48,13 @@ pub(crate) async fn cluster(signing: &[u8]) -> Local {
     server
 }
 
-fn pod() -> Value {
+pub(crate) fn pod() -> Value {
     json!({"metadata": {"name": "p"}, "spec": {
         "nodeName": "n1", "serviceAccountName": "robot", "containers": [{"name": "c", "image": "x:1"}],
     }})
 }
 
-async fn made(server: &Local, path: &str, object: Value) -> Value {
+pub(crate) async fn made(server: &Local, path: &str, object: Value) -> Value {
     let (status, answer) = server.admin_ask(Method::POST, path, &object).await;
     assert_eq!(status, StatusCode::CREATED, "{path}: {answer}");
     answer
@@ -85,7 +85,7 @@ async fn ask(
     (status, serde_json::from_slice(&bytes).unwrap_or_default())
 }
 
-async fn whoami(server: &Local, token: &str) -> (StatusCode, Value) {
+pub(crate) async fn whoami(server: &Local, token: &str) -> (StatusCode, Value) {
     let (status, answer) = ask(server, token, Method::POST, WHOAMI, &json!({})).await;
     (status, answer["status"]["userInfo"].clone())
 }

@@ -154,8 +154,7 @@ impl Accounts<'_> {
     }
 
     /// The node of a bound token, where it has one. An answer proves that the token's pod still
-    /// exists or, for a token of a node alone, that the node does; not that the node is allowed to
-    /// do anything.
+    /// exists, and the node does, too; not that the node is allowed to do anything.
     async fn live_node(&self, own: &Private, now: i64) -> Result<Option<Reference>, ApiError> {
         // A token that was made before its pod was bound names no node, and is the pod's all the
         // same.
@@ -171,6 +170,9 @@ impl Accounts<'_> {
                         uid: String::new(),
                     })
                 });
+                if let Some(node) = &node {
+                    self.expect_node(&node.name).await?;
+                }
             }
             (None, Some(node)) => {
                 drop(live(self.reader, &format!("nodes/{}", node.name), &node.uid, now).await?);
@@ -178,6 +180,19 @@ impl Accounts<'_> {
             (None, None) => {}
         }
         Ok(node)
+    }
+
+    /// Checks that the node of a pod exists. The pod stays for a while after its node was deleted,
+    /// until it is garbage-collected, and what runs on the machine may be an attacker's. The uid is
+    /// not compared: a Node that is made anew under its name keeps its pods (upstream's rule).
+    async fn expect_node(&self, name: &str) -> Result<(), ApiError> {
+        let key = format!("nodes/{name}");
+        match self.reader.get(&key).await.map_err(store_error)?.entry {
+            Some(_) => Ok(()),
+            None => Err(bad(format!(
+                "service account token is bound to a pod on node {name}, which does not exist"
+            ))),
+        }
     }
 
     async fn legacy(&self, claims: &LegacyClaims, token: &str) -> Result<UserInfo, ApiError> {
