@@ -20,6 +20,29 @@ pub(crate) struct HistoryLimits {
     pub(crate) unpacked: usize,
 }
 
+/// What a watch may still take at once. It takes at least one transaction, and ends with the one
+/// that fills it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Room {
+    pub(crate) events: usize,
+    /// Bytes of new and superseded values, before packing. What a slow watch has taken stays in
+    /// memory after the history has dropped it.
+    pub(crate) bytes: usize,
+}
+
+impl Room {
+    fn take(&mut self, event: &Event) {
+        let sides = [&event.now, &event.before].into_iter().flatten();
+        let bytes: usize = sides.map(|entry| entry.value.len()).sum();
+        self.events = self.events.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+
+    fn is_full(self) -> bool {
+        self.events == 0 || self.bytes == 0
+    }
+}
+
 /// How many of a table's newest events are recent: their derived data is cached, and their values
 /// are not packed. Enough for all watchers to receive an event while it is recent.
 const RECENT: usize = 64;
@@ -428,16 +451,16 @@ impl Published {
         Ok(collect(table, &undone, query, revision))
     }
 
-    /// Events under `prefix`, or without one all events, after `after`, at most `limit`, and the
-    /// revision up to which they are complete.
+    /// Events under `prefix`, or without one all events, after `after`, as many as there is room
+    /// for, and the revision up to which they are complete.
     pub(crate) fn events_after(
         &self,
         prefix: Option<&str>,
         after: Revision,
-        limit: usize,
+        mut room: Room,
     ) -> Result<(Vec<Arc<Event>>, Revision), StoreError> {
         let Some(prefix) = prefix else {
-            return self.all_events_after(after, limit);
+            return self.all_events_after(after, room);
         };
         let name = table_of(prefix)?;
         let Some(table) = self.tables.get(name) else {
@@ -448,7 +471,7 @@ impl Published {
         let mut found: Vec<Arc<Event>> = Vec::new();
         let start = table.position(after);
         for event in table.events.range(start..) {
-            if found.len() >= limit
+            if room.is_full()
                 && found
                     .last()
                     .is_some_and(|last| last.revision < event.revision)
@@ -459,6 +482,7 @@ impl Published {
                 return Ok((found, through));
             }
             if event.key.starts_with(prefix) {
+                room.take(event);
                 found.push(event.clone());
             }
         }
@@ -468,7 +492,7 @@ impl Published {
     fn all_events_after(
         &self,
         after: Revision,
-        limit: usize,
+        mut room: Room,
     ) -> Result<(Vec<Arc<Event>>, Revision), StoreError> {
         // Complete only where the history of every table reaches back to `after`.
         let floors = self.tables.values().map(|table| table.floor);
@@ -479,11 +503,12 @@ impl Published {
             .collect();
         // Stable: the events of a transaction stay in their order within a table.
         found.sort_by_key(|event| event.revision);
-        // At least `limit` events, and then the rest of the last one's transaction.
-        let Some(last) = found
-            .get(limit.saturating_sub(1))
-            .map(|event| event.revision)
-        else {
+        // As many events as fill the room, and then the rest of the last one's transaction.
+        let filling = found.iter().find(|event| {
+            room.take(event);
+            room.is_full()
+        });
+        let Some(last) = filling.map(|event| event.revision) else {
             return Ok((found, self.head));
         };
         let whole = found.partition_point(|event| event.revision <= last);

@@ -43,11 +43,36 @@ fn values_are_packed_while_they_are_read_and_read_as_they_were_written() {
         assert_eq!(entry.value, value(number));
         assert_eq!(entry.modified, number as Revision + 2);
     }
-    let (events, head) = published.events_after(Some("pods/"), 1_950, 1_000).unwrap();
+    let room = Room {
+        events: 1_000,
+        bytes: usize::MAX,
+    };
+    let (events, head) = published.events_after(Some("pods/"), 1_950, room).unwrap();
     assert_eq!((events.len(), head), (51, 2_001));
     for event in events {
         let number = usize::try_from(event.revision).unwrap() - 2;
         assert_eq!(event.value().unwrap(), value(number));
         assert_eq!(event.before.as_ref().unwrap().value, value(number - KEYS));
+    }
+}
+
+#[test]
+fn a_watch_takes_no_more_bytes_at_once_than_it_has_room_for() {
+    let mut published = Published::new(1, LIMITS);
+    let large = Bytes::from(vec![b'x'; 10_000]);
+    for revision in 2..12 {
+        published.replay(revision, "pods/a", Some(large.clone()));
+    }
+    let room = |bytes| Room { events: 100, bytes };
+    for prefix in [Some("pods/"), None] {
+        let taken = |bytes| published.events_after(prefix, 1, room(bytes)).unwrap();
+        // All but the first supersede a value, which counts, too.
+        for (bytes, last) in [(1, 2), (10_000, 2), (10_001, 3), (45_000, 4), (50_001, 5)] {
+            let (events, through) = taken(bytes);
+            let shown = events.last().map(|event| event.revision);
+            assert_eq!((shown, through), (Some(last), last), "{bytes}");
+        }
+        let (events, through) = taken(usize::MAX);
+        assert_eq!((events.len(), through), (10, 11));
     }
 }

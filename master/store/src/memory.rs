@@ -6,7 +6,7 @@
 //! own keys changes.
 
 use crate::error::StoreError;
-use crate::history::Published;
+use crate::history::{Published, Room};
 use crate::model::{Event, Fetched, ListQuery, Listing, Revision};
 use crate::traits::{Batch, BoxFuture, WatchStream};
 use crate::watchers::{Watchers, Watching};
@@ -16,7 +16,10 @@ use tokio::sync::watch;
 
 /// Events returned at once, at most; more only if one transaction has more. So a watcher that is
 /// far behind uses little memory.
-const BATCH: usize = 500;
+const BATCH: Room = Room {
+    events: 500,
+    bytes: 1 << 20,
+};
 
 /// The shared state.
 #[derive(Debug)]
@@ -89,7 +92,8 @@ impl Memory {
         // Held until the watcher can be marked: nothing is published in between.
         let published = self.read()?;
         // One event is enough: the mark is the first revision that has a change.
-        let (waiting, _) = published.events_after(prefix, after, 1)?;
+        let one = Room { events: 1, ..BATCH };
+        let (waiting, _) = published.events_after(prefix, after, one)?;
         let watching = self.watchers.add(prefix.unwrap_or_default());
         watching
             .mark()

@@ -206,7 +206,7 @@ impl Scene {
         match step {
             Step::Open(prefix, back) => self.open(PREFIXES[prefix], back),
             Step::Write(keys) => self.write(&[&keys]),
-            Step::Many(key) => self.write(&[[key].as_slice(); BATCH + 100]),
+            Step::Many(key) => self.write(&[[key].as_slice(); BATCH.events + 100]),
             Step::Take(number) => self.take(number),
             Step::Drop(number) if number < self.watched.len() => {
                 self.watched.remove(number);

@@ -474,30 +474,48 @@ impl Watch {
                 tokio::task::yield_now().await;
             }
             let entry = event.now.as_ref().or(event.before.as_ref());
-            let bytes = entry.map_or(0, |entry| entry.value.len());
-            sent += bytes;
+            sent += entry.map_or(0, |entry| entry.value.len());
+            let shared = event.derived::<Shared>();
+            let Some((what, entry)) = self.selected(&event, &shared) else {
+                continue;
+            };
             // What is made of a recent event is made once for all watches.
-            if bytes >= LARGE && event.is_past() {
-                match self.memory.hold(self.call.owner(), bytes) {
+            if entry.value.len() >= LARGE && event.is_past() {
+                match self.memory.hold(self.call.owner(), entry.value.len()) {
                     Ok(held) => self.held = Some(held),
                     Err(full) => return self.or_end(Err(full)),
                 }
             }
-            let outcome = self.event(&event);
+            self.counter.fetch_add(1, Ordering::Relaxed);
+            let outcome = self.frames.event(
+                &self.call.kind,
+                what,
+                entry,
+                event.revision,
+                &shared.lines,
+                &mut self.ready,
+            );
             self.or_end(outcome);
         }
     }
 
-    /// An event's line; its type depends on whether the object is and was selected.
-    fn event(&mut self, event: &Event) -> Result<(), ApiError> {
+    /// The type and the object of an event's line; they depend on whether the object is and was
+    /// selected. `None` if it neither is nor was.
+    fn selected<'a>(&self, event: &'a Event, shared: &Shared) -> Option<(&'static str, &'a Entry)> {
         // The key contains the name: an object of another name is not decoded.
         let name = self.selector.exact("metadata.name");
         if name.is_some_and(|name| event.key.rsplit('/').next() != Some(name)) {
-            return Ok(());
+            return None;
         }
-        let shared = event.derived::<Shared>();
         let (is, was) = if self.selector.is_empty() {
             (event.now.is_some(), event.before.is_some())
+        } else if event.is_past() {
+            // Nothing is shared, so that an object is decoded only if its bytes may match.
+            let selected = |side: &Option<Entry>| {
+                side.as_ref()
+                    .is_some_and(|entry| matches(entry, &self.selector).unwrap_or(false))
+            };
+            (selected(&event.now), selected(&event.before))
         } else {
             let selectable = shared.selectable.get_or_init(|| Selectable {
                 now: event.now.as_ref().map(|entry| self.excerpt(entry)),
@@ -509,21 +527,12 @@ impl Watch {
             };
             (selected(&selectable.now), selected(&selectable.before))
         };
-        let (what, entry) = match (is, was, &event.now, &event.before) {
-            (true, true, Some(now), _) => ("MODIFIED", now),
-            (true, false, Some(now), _) => ("ADDED", now),
-            (false, true, _, Some(before)) => (DELETED, before),
-            _ => return Ok(()),
-        };
-        self.counter.fetch_add(1, Ordering::Relaxed);
-        self.frames.event(
-            &self.call.kind,
-            what,
-            entry,
-            event.revision,
-            &shared.lines,
-            &mut self.ready,
-        )
+        match (is, was, &event.now, &event.before) {
+            (true, true, Some(now), _) => Some(("MODIFIED", now)),
+            (true, false, Some(now), _) => Some(("ADDED", now)),
+            (false, true, _, Some(before)) => Some((DELETED, before)),
+            _ => None,
+        }
     }
 
     /// The fields of an object that selectors can name.

@@ -189,15 +189,22 @@ async fn watches_that_fell_behind_hold_their_callers_part_for_what_is_large() {
         make_map(&local, &format!("m{number}"), 1).await;
     }
     let joe = UserInfo::authenticated("joe", [""; 0]);
-    let path = format!("{MAPS}?watch=1&resourceVersion={begin}");
-    let (mut open, mut refused) = (Vec::new(), 0);
-    for _ in 0..40 {
-        let request = Request::get(&path).body(master_client::body("")).unwrap();
+    let watch = async |selector: &str| {
+        let path = format!("{MAPS}?watch=1&resourceVersion={begin}{selector}");
+        let request = Request::get(path).body(master_client::body("")).unwrap();
         let answer = local.api.handle_as(request, joe.clone(), peer()).await;
         let mut body = answer.into_body();
         let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
-        refused += usize::from(String::from_utf8_lossy(&first).contains("\"ERROR\""));
+        let is_refused = String::from_utf8_lossy(&first).contains("\"ERROR\"");
+        (body, is_refused)
+    };
+    let (mut open, mut refused) = (Vec::new(), 0);
+    for _ in 0..40 {
+        let (body, is_refused) = watch("").await;
+        refused += usize::from(is_refused);
         open.push(body);
     }
     assert!((1..39).contains(&refused), "{refused}");
+    let (_, is_refused) = watch("&fieldSelector=metadata.name%21%3Dlarge").await;
+    assert!(!is_refused, "it does not select the large object");
 }
