@@ -3,6 +3,7 @@
 
 use crate::shared::Shared;
 use agent_api::{ApiError, JSON, send};
+use agent_pods::differs;
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 use config_static_pods::{Mirror, Step, mirror_of, steps};
 use http::Method;
@@ -55,18 +56,20 @@ impl Mirrors {
         mirror.map(|mirror| mirror.uid.clone())
     }
 
-    /// The phase and the conditions of a mirror.
-    pub(crate) fn status(&self, uid: &str) -> Option<PodStatus> {
-        let known = self.known();
-        let mirror = known.iter().find(|one| one.uid == uid);
-        mirror.map(|mirror| mirror.status.clone())
+    /// Whether a mirror shows another status than was written; `None` if no mirror has this UID.
+    pub(crate) fn differs(&self, uid: &str, written: &PodStatus) -> Option<bool> {
+        self.with(uid, |mirror| differs(Some(&mirror.status), written))
     }
 
     /// The UID of the pod that an object of the API shows.
     pub(crate) fn shown_by(&self, uid: &str) -> Option<String> {
+        self.with(uid, |mirror| mirror.of.clone())
+    }
+
+    /// What `of` says of a mirror, under the lock; `None` if there is no such mirror.
+    fn with<T>(&self, uid: &str, of: impl FnOnce(&Mirror) -> T) -> Option<T> {
         let known = self.known();
-        let mirror = known.iter().find(|one| one.uid == uid);
-        mirror.map(|mirror| mirror.of.clone())
+        known.iter().find(|one| one.uid == uid).map(of)
     }
 
     fn known(&self) -> MutexGuard<'_, Vec<Mirror>> {
@@ -174,5 +177,28 @@ mod tests {
         assert_eq!(mirrors.shown_as(&pod, true), None);
         mirrors.seen(mirror("default", "a-node", "own"));
         assert_eq!(mirrors.shown_as(&pod, true).as_deref(), Some("own"));
+    }
+
+    #[test]
+    fn the_status_of_a_mirror_is_compared_with_what_was_written() {
+        let status = |phase: &str| PodStatus {
+            phase: Some(phase.to_owned()),
+            ..PodStatus::default()
+        };
+        let mirrors = Mirrors::default();
+        mirrors.seen(Mirror {
+            namespace: "default".to_owned(),
+            name: "a-node".to_owned(),
+            uid: "mirror".to_owned(),
+            of: "pod".to_owned(),
+            deleted: false,
+            status: status("Running"),
+        });
+        let differs = |uid: &str, phase: &str| mirrors.differs(uid, &status(phase));
+        assert_eq!(differs("mirror", "Running"), Some(false));
+        assert_eq!(differs("mirror", "Pending"), Some(true));
+        assert_eq!(differs("other", "Running"), None);
+        assert_eq!(mirrors.shown_by("mirror").as_deref(), Some("pod"));
+        assert_eq!(mirrors.shown_by("other"), None);
     }
 }

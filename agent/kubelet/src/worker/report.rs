@@ -24,9 +24,10 @@ impl Worker {
     pub(super) fn rewrite_at(&self, pod: &Pod, now: Timestamp) -> Option<Timestamp> {
         let written = self.written.as_ref().filter(|_| self.is_reported)?;
         let shown_as = self.shown_as.as_deref()?;
-        let of_mirror = self.shared.mirrors.status(shown_as);
         let age = self.reported_at?.elapsed();
-        differs(of_mirror.as_ref().or(pod.status.as_ref()), written)
+        let of_mirror = self.shared.mirrors.differs(shown_as, written);
+        of_mirror
+            .unwrap_or_else(|| differs(pod.status.as_ref(), written))
             .then(|| later(now, ECHO.saturating_sub(age)))
     }
 
