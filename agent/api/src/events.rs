@@ -81,7 +81,7 @@ impl Recorder {
 
     /// Records a `Normal` event.
     pub fn normal(&self, pod: &Pod, reason: &'static str, message: impl Into<String>) {
-        self.tell(pod_reference(pod), false, reason, &message.into());
+        self.record(pod_reference(pod), false, reason, &message.into());
     }
 
     /// Records a `Warning` event.
@@ -91,7 +91,7 @@ impl Recorder {
         reason: impl Into<Cow<'static, str>>,
         message: impl Into<String>,
     ) {
-        self.tell(pod_reference(pod), true, reason, &message.into());
+        self.record(pod_reference(pod), true, reason, &message.into());
     }
 
     /// Records a `Warning` event that says more to programs in its annotations, if these are not
@@ -138,11 +138,11 @@ impl Recorder {
             uid: node.metadata.uid.clone(),
             ..ObjectReference::default()
         };
-        self.tell(about, warning, reason, &message.into());
+        self.record(about, warning, reason, &message.into());
     }
 
     /// Records an event of an object.
-    pub fn tell(
+    pub fn record(
         &self,
         about: ObjectReference,
         warning: bool,
@@ -186,20 +186,20 @@ pub struct OfContainer<'a> {
 impl OfContainer<'_> {
     /// Records a `Normal` event.
     pub fn normal(&self, reason: &'static str, message: impl Into<String>) {
-        self.tell(false, reason, &message.into());
+        self.record(false, reason, &message.into());
     }
 
     /// Records a `Warning` event.
     pub fn warning(&self, reason: &'static str, message: impl Into<String>) {
-        self.tell(true, reason, &message.into());
+        self.record(true, reason, &message.into());
     }
 
-    fn tell(&self, warning: bool, reason: &'static str, message: &str) {
+    fn record(&self, warning: bool, reason: &'static str, message: &str) {
         let about = ObjectReference {
             field_path: field_path(self.pod, self.container),
             ..pod_reference(self.pod)
         };
-        self.recorder.tell(about, warning, reason, message);
+        self.recorder.record(about, warning, reason, message);
     }
 }
 

@@ -110,7 +110,7 @@ impl Shared {
             name,
             ..ObjectReference::default()
         };
-        self.events.tell(about, true, reason, message);
+        self.events.record(about, true, reason, message);
     }
 
     /// Admits the pod with the resources in its spec, if it fits beside the admitted pods; else

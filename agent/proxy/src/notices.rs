@@ -29,7 +29,7 @@ pub async fn tell(
         for key in now.new_since(&before) {
             // A Service that was deleted meanwhile needs no event.
             if let Some(service) = known.services.as_ref().and_then(|all| all.get(key)) {
-                recorder.tell(reference(key, service), true, REASON, &message(key, &node));
+                recorder.record(reference(key, service), true, REASON, &message(key, &node));
             }
         }
         if now != before {

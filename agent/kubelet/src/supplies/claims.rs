@@ -50,7 +50,7 @@ impl Supplies {
                 let about = agent_claims::reference(&claim);
                 self.shared
                     .events
-                    .tell(about, true, "VolumeLost", &fault.text);
+                    .record(about, true, "VolumeLost", &fault.text);
             }
             fault.text
         })?;
