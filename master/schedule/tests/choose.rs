@@ -51,7 +51,7 @@ fn chosen(pod: &PodRequest, snapshot: &Snapshot) -> String {
 }
 
 #[test]
-fn without_nodes_upstreams_sentence_says_so() {
+fn a_cluster_without_nodes_is_reported_in_upstreams_words() {
     assert_eq!(
         why(&pod("p", |_| ()), &Snapshot::default()),
         "no nodes available to schedule pods"
@@ -59,7 +59,7 @@ fn without_nodes_upstreams_sentence_says_so() {
 }
 
 #[test]
-fn reasons_are_counted_in_upstreams_words() {
+fn refusals_of_nodes_are_counted_by_reason_in_upstreams_words() {
     let snapshot = cluster([
         node("master", |n| {
             n["spec"]["taints"] =
@@ -91,7 +91,7 @@ fn every_scarce_resource_of_a_node_is_named() {
 }
 
 #[test]
-fn a_node_that_is_not_ready_takes_nothing() {
+fn a_node_that_is_not_ready_gets_no_pods() {
     let silent = node("silent", |n| {
         n["status"]["conditions"][0]["status"] = json!("Unknown");
     });
@@ -106,7 +106,7 @@ fn a_node_that_is_not_ready_takes_nothing() {
 }
 
 #[test]
-fn a_cordoned_node_takes_only_what_tolerates_it() {
+fn a_cordoned_node_gets_only_pods_that_tolerate_it() {
     let snapshot = cluster([node("n", |n| n["spec"]["unschedulable"] = json!(true))]);
     assert_eq!(
         why(&pod("p", |_| ()), &snapshot),
@@ -120,7 +120,7 @@ fn a_cordoned_node_takes_only_what_tolerates_it() {
 }
 
 #[test]
-fn selectors_are_obeyed() {
+fn a_node_selector_limits_the_nodes() {
     let snapshot = cluster([plain("a"), plain("b")]);
     let at_b = pod("p", |p| {
         p["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": "b"});
@@ -136,7 +136,7 @@ fn selectors_are_obeyed() {
 }
 
 #[test]
-fn a_port_of_the_node_is_taken_once() {
+fn a_host_port_is_given_to_one_pod_of_a_node() {
     let mut snapshot = cluster([plain("n")]);
     let web = |name: &str, port: Value| {
         pod(name, move |p| {
@@ -165,7 +165,7 @@ fn a_port_of_the_node_is_taken_once() {
 }
 
 #[test]
-fn room_is_what_placed_and_assumed_pods_leave() {
+fn bound_and_assumed_pods_reduce_a_nodes_free_resources() {
     let mut snapshot = cluster([plain("n")]);
     for (index, name) in ["a", "b", "c", "d"].iter().enumerate() {
         let pod = pod(name, |_| ());
@@ -194,14 +194,14 @@ fn room_is_what_placed_and_assumed_pods_leave() {
 }
 
 #[test]
-fn the_freer_node_is_chosen() {
+fn the_node_with_more_free_resources_is_chosen() {
     let mut snapshot = cluster([plain("busy"), plain("idle")]);
     snapshot.place(pod("a", |_| ()), "busy");
     assert_eq!(chosen(&pod("b", |_| ()), &snapshot), "idle");
 }
 
 #[test]
-fn replicas_are_spread_before_room_is_weighed() {
+fn spreading_replicas_outweighs_free_resources() {
     let replica = |name: &str| {
         pod(name, |p| {
             p["metadata"]["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": true}]);
@@ -216,7 +216,7 @@ fn replicas_are_spread_before_room_is_weighed() {
 }
 
 #[test]
-fn wishes_and_soft_taints_weigh() {
+fn preferred_node_affinity_and_prefer_no_schedule_taints_are_scored() {
     let soft = node("soft", |n| {
         n["spec"]["taints"] = json!([{"key": "slow", "effect": "PreferNoSchedule"}]);
     });
@@ -235,7 +235,7 @@ fn wishes_and_soft_taints_weigh() {
 }
 
 #[test]
-fn what_is_not_supported_is_refused_by_name() {
+fn an_unsupported_feature_of_a_pod_is_refused_by_name() {
     let pod = pod("p", |p| {
         p["spec"]["resourceClaims"] = json!([{"name": "gpu"}]);
     });
@@ -249,7 +249,7 @@ fn what_is_not_supported_is_refused_by_name() {
 }
 
 #[test]
-fn a_node_that_went_and_came_back_still_has_its_load() {
+fn a_node_that_is_deleted_and_created_again_still_counts_its_pods() {
     let mut snapshot = cluster([plain("n")]);
     for name in ["a", "b", "c", "d"] {
         snapshot.place(pod(name, |_| ()), "n");

@@ -170,7 +170,7 @@ async fn pods_without_room_in_the_queue_are_bound_in_the_end_and_the_most_import
 }
 
 #[tokio::test]
-async fn pods_without_room_in_the_queue_come_back_by_age() {
+async fn pods_without_room_in_the_queue_are_taken_in_by_age() {
     let mut scene = Scene::new(2);
     // A list has them by name.
     for (name, second) in [
@@ -189,7 +189,7 @@ async fn pods_without_room_in_the_queue_come_back_by_age() {
 
 /// Such a place would keep others out, while nothing is decided for the pod.
 #[tokio::test]
-async fn no_place_is_kept_for_a_pod_that_has_no_room_in_the_queue() {
+async fn a_nomination_does_not_count_for_a_pod_without_room_in_the_queue() {
     let mut scene = Scene::new(2);
     let why =
         json!([{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]);

@@ -149,7 +149,7 @@ async fn a_pod_counts_on_its_node_though_the_answer_to_its_binding_was_lost() {
 }
 
 #[tokio::test]
-async fn a_pod_counts_on_its_node_while_nobody_says_whether_it_is_bound() {
+async fn a_pod_counts_on_its_node_while_it_is_unknown_whether_it_is_bound() {
     let mut scene = Scene::new().await;
     scene.pod("a").await;
     // The answer to the Binding, and the one to the question that follows.
@@ -161,7 +161,7 @@ async fn a_pod_counts_on_its_node_while_nobody_says_whether_it_is_bound() {
 
 /// A list that lacks the pod says that it was deleted.
 #[tokio::test]
-async fn a_pod_that_is_gone_counts_no_longer_though_nobody_says_whether_it_was_bound() {
+async fn a_deleted_pod_counts_no_longer_though_it_is_unknown_whether_it_was_bound() {
     let mut scene = Scene::new().await;
     scene.pod("a").await;
     scene.work(0, 2).await;

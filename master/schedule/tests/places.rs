@@ -100,7 +100,7 @@ fn why(pod: &PodRequest, snapshot: &Snapshot) -> String {
 }
 
 #[test]
-fn a_required_neighbour_is_found_by_place() {
+fn required_pod_affinity_matches_pods_of_the_same_topology_domain() {
     let mut snapshot = cluster();
     assert_eq!(
         why(&near("p", "web", term("db", ZONE)), &snapshot),
@@ -114,7 +114,7 @@ fn a_required_neighbour_is_found_by_place() {
 }
 
 #[test]
-fn the_first_of_pods_that_want_each_other_may_be_anywhere_with_a_place() {
+fn the_first_pod_with_affinity_to_itself_fits_every_node_with_the_topology_key() {
     let mut snapshot = cluster();
     let first = near("p1", "web", term("web", ZONE));
     assert_eq!(
@@ -130,7 +130,7 @@ fn the_first_of_pods_that_want_each_other_may_be_anywhere_with_a_place() {
 }
 
 #[test]
-fn all_terms_must_mean_the_same_pod() {
+fn one_pod_must_match_all_required_affinity_terms() {
     let mut snapshot = cluster();
     let both = pod("p", "web", |pod| {
         let terms = [term("db", ZONE), term("cache", ZONE)];
@@ -197,7 +197,7 @@ fn constraints_of_a_pod_are_not_multiplied_with_each_other() {
 }
 
 #[test]
-fn pods_that_refuse_each_other_share_no_place_whichever_comes_first() {
+fn pods_with_anti_affinity_share_no_topology_domain_in_either_order() {
     let mut snapshot = cluster();
     snapshot.place(far("p1", "web", term("web", ZONE)), "a1");
     let second = far("p2", "web", term("web", ZONE));
@@ -231,7 +231,7 @@ fn pods_that_refuse_each_other_share_no_place_whichever_comes_first() {
 }
 
 #[test]
-fn namespaces_are_those_named_those_labelled_or_ones_own() {
+fn affinity_terms_select_namespaces_by_name_by_label_or_the_pods_own() {
     let mut snapshot = cluster();
     let team = BTreeMap::from([("team".to_owned(), "one".to_owned())]);
     snapshot.set_namespace("theirs".to_owned(), team);
@@ -262,7 +262,7 @@ fn namespaces_are_those_named_those_labelled_or_ones_own() {
 }
 
 #[test]
-fn keys_of_labels_narrow_a_term_to_pods_of_the_same_revision() {
+fn match_label_keys_narrow_an_affinity_term_to_pods_of_the_same_revision() {
     let mut snapshot = cluster();
     let revision = |name: &str, hash: &str, keys: &str| {
         pod(name, "web", |pod| {
@@ -289,7 +289,7 @@ fn keys_of_labels_narrow_a_term_to_pods_of_the_same_revision() {
 }
 
 #[test]
-fn wishes_for_neighbours_weigh_from_both_sides() {
+fn preferred_affinity_of_the_pod_and_of_existing_pods_is_scored() {
     let mut snapshot = cluster();
     snapshot.place(plain("db", "db"), "b1");
     let wish = |what: &str| chosen(&preferring("p", what, 100, term("db", HOST)), &snapshot);
@@ -305,7 +305,7 @@ fn wishes_for_neighbours_weigh_from_both_sides() {
 }
 
 #[test]
-fn a_hard_constraint_bounds_the_skew() {
+fn a_topology_spread_constraint_with_do_not_schedule_bounds_the_skew() {
     let mut snapshot = cluster();
     let web = |name: &str| spread(name, 1, ZONE, "DoNotSchedule", json!({}));
     assert_eq!(
@@ -341,7 +341,7 @@ fn a_hard_constraint_bounds_the_skew() {
 }
 
 #[test]
-fn too_few_places_count_as_an_empty_one() {
+fn fewer_topology_domains_than_min_domains_count_as_an_empty_one() {
     let mut snapshot = cluster();
     let web = |name: &str| spread(name, 1, ZONE, "DoNotSchedule", json!({"minDomains": 3}));
     snapshot.place(web("p1"), "a1");
@@ -352,7 +352,7 @@ fn too_few_places_count_as_an_empty_one() {
 }
 
 #[test]
-fn policies_say_which_nodes_count() {
+fn a_node_affinity_policy_sets_which_nodes_count_for_topology_spread() {
     let mut snapshot = cluster();
     snapshot.place(plain("p1", "web"), "a1");
     // Zone b is no choice, and so no emptier place either.
@@ -370,7 +370,7 @@ fn policies_say_which_nodes_count() {
 }
 
 #[test]
-fn pods_that_go_and_pods_of_other_namespaces_do_not_count() {
+fn terminating_pods_and_other_namespaces_do_not_count_for_topology_spread() {
     let mut snapshot = cluster();
     let going = pod("p1", "web", |pod| {
         pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
@@ -385,7 +385,7 @@ fn pods_that_go_and_pods_of_other_namespaces_do_not_count() {
 }
 
 #[test]
-fn a_soft_constraint_weighs() {
+fn a_topology_spread_constraint_with_schedule_anyway_is_scored() {
     let mut snapshot = cluster();
     let web = |name: &str| spread(name, 1, ZONE, "ScheduleAnyway", json!({}));
     snapshot.place(web("p1"), "a1");
@@ -557,7 +557,7 @@ proptest! {
     /// share a place, and no place has more than the skew above the emptiest one when a pod is
     /// placed.
     #[test]
-    fn what_is_required_holds_after_every_decision(
+    fn anti_affinity_and_maximum_skew_hold_after_every_decision(
         zones in proptest::collection::vec(0..3_usize, 1..7),
         steps in proptest::collection::vec((any::<bool>(), 0..12_usize), 1..40),
         skew in 1..4_i32,
@@ -602,7 +602,7 @@ proptest! {
 }
 
 #[test]
-fn a_node_may_tell_of_images_of_any_size() {
+fn an_image_size_of_any_value_in_a_nodes_status_is_scored_without_overflow() {
     let images = ["a:1", "b:1"].map(|name| json!({"names": [name], "sizeBytes": i64::MAX}));
     let node = json!({"metadata": {"name": "liar"}, "status": {"images": images,
         "conditions": [{"type": "Ready", "status": "True"}],

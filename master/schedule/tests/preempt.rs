@@ -69,7 +69,7 @@ fn why_not(pod: &PodRequest, snapshot: &mut Snapshot) -> String {
 }
 
 #[test]
-fn only_as_many_end_as_must_and_the_least_important_first() {
+fn preemption_deletes_the_fewest_pods_and_the_lowest_priority_first() {
     let mut snapshot = cluster(&[("a", 1, 1, "n1"), ("b", 2, 1, "n1"), ("c", 9, 2, "n2")]);
     let pod = plain("p", 5, 1);
     let expected = ("n1".to_owned(), vec!["a".to_owned()]);
@@ -80,7 +80,7 @@ fn only_as_many_end_as_must_and_the_least_important_first() {
 }
 
 #[test]
-fn the_node_is_chosen_by_budgets_then_priorities_then_numbers_then_age() {
+fn preemption_chooses_a_node_by_budgets_then_priority_then_number_then_age() {
     let pod = plain("p", 9, 2);
     let choice = |pods: &[(&str, i32, i32, &str)], budgets: &Budgets| {
         found(&pod, &mut cluster(pods), budgets).0
@@ -125,7 +125,7 @@ fn the_node_is_chosen_by_budgets_then_priorities_then_numbers_then_age() {
 }
 
 #[test]
-fn protected_pods_are_spared_where_others_do() {
+fn preemption_spares_pods_of_a_disruption_budget_where_others_suffice() {
     let mut snapshot = cluster(&[("a", 1, 1, "n1"), ("b", 3, 1, "n1"), ("c", 99, 2, "n2")]);
     let pod = plain("p", 9, 1);
     let (_, names) = found(&pod, &mut snapshot, &budget("a", 0));
@@ -133,7 +133,7 @@ fn protected_pods_are_spared_where_others_do() {
 }
 
 #[test]
-fn a_pod_whose_end_its_budget_has_allowed_is_not_counted_again() {
+fn preemption_does_not_count_a_disrupted_pod_against_its_budget_again() {
     let mut snapshot = cluster(&[("a", 1, 1, "n1"), ("b", 3, 1, "n1"), ("c", 99, 2, "n2")]);
     let budget = json!({"metadata": {"namespace": "default", "name": "a"},
         "spec": {"selector": {"matchLabels": {"app": "a"}}},
@@ -148,7 +148,7 @@ fn a_pod_whose_end_its_budget_has_allowed_is_not_counted_again() {
 }
 
 #[test]
-fn where_no_end_helps_upstreams_words_say_so() {
+fn preemption_that_does_not_help_is_reported_in_upstreams_words() {
     let mut snapshot = cluster(&[("a", 1, 2, "n1"), ("b", 7, 2, "n2")]);
     assert_eq!(
         why_not(&plain("p", 1, 1), &mut snapshot),
@@ -179,7 +179,7 @@ proptest! {
     /// Victims are less important and on one node; with them gone the pod fits there, and with any
     /// of them left it would not; the snapshot is as it was.
     #[test]
-    fn victims_are_enough_and_none_is_too_many(
+    fn preemption_victims_suffice_and_none_is_superfluous(
         pods in proptest::collection::vec((0..6_i32, 1..4_i32, 0..3_usize), 1..14),
         priority in 0..7_i32, cpu in 1..6_i32, protected in 0..14_usize,
     ) {

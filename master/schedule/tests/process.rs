@@ -181,7 +181,7 @@ async fn eventually<'a, T>(what: &str, mut ask: impl FnMut() -> BoxFuture<'a, Op
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_is_bound_and_says_so() {
+async fn a_pod_is_bound_and_gets_an_event_scheduled() {
     let cluster = cluster().await;
     cluster.node("worker-1", "2").await;
     cluster.pod("web", |_| ()).await;
@@ -196,7 +196,7 @@ async fn a_pod_is_bound_and_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_fits_nowhere_says_why_and_is_bound_when_room_comes() {
+async fn an_unschedulable_pod_shows_the_reason_and_is_bound_once_a_node_has_room() {
     let cluster = cluster().await;
     cluster.pod("web", |_| ()).await;
     let why = eventually("the condition is there", || {
@@ -250,7 +250,7 @@ async fn a_pod_that_fits_nowhere_says_why_and_is_bound_when_room_comes() {
 
 /// The condition's time says since when the pod has waited, not since when for this reason.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pending_pod_says_since_when_it_waits_whatever_for() {
+async fn a_pod_scheduled_condition_keeps_its_transition_time_when_the_reason_changes() {
     let mut cluster = cluster().await;
     cluster.pod("web", |_| ()).await;
     let first = eventually("it waits", || {
@@ -277,7 +277,7 @@ async fn a_pending_pod_says_since_when_it_waits_whatever_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_no_node_can_take_says_that_preemption_does_not_help() {
+async fn a_pod_that_fits_no_node_shows_that_preemption_does_not_help() {
     let cluster = cluster().await;
     cluster.node("worker-1", "4").await;
     let missing = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "missing"}}]);
@@ -296,7 +296,7 @@ async fn a_pod_that_no_node_can_take_says_that_preemption_does_not_help() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn room_that_a_deleted_pod_leaves_is_given_away() {
+async fn a_pending_pod_gets_the_resources_of_a_deleted_pod() {
     let cluster = cluster().await;
     cluster.node("worker-1", "500m").await;
     cluster.pod("first", |_| ()).await;
@@ -314,7 +314,7 @@ async fn room_that_a_deleted_pod_leaves_is_given_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_more_important_pod_gets_the_place_of_another_one() {
+async fn a_pod_of_higher_priority_preempts_another() {
     let cluster = cluster().await;
     cluster.node("worker-1", "500m").await;
     cluster.class("high", 1000).await;
@@ -367,7 +367,7 @@ async fn a_more_important_pod_gets_the_place_of_another_one() {
 /// Otherwise a scheduler that starts while a victim is ending would preempt another pod elsewhere,
 /// if that seems to cost less by then.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_place_that_is_kept_for_a_pod_survives_a_restart() {
+async fn a_nominated_node_is_kept_over_a_restart_of_the_scheduler() {
     let mut cluster = cluster().await;
     cluster.class("high", 1000).await;
     cluster.class("lowest", -10).await;
@@ -405,7 +405,7 @@ async fn a_place_that_is_kept_for_a_pod_survives_a_restart() {
 
 /// A nomination that no longer helps is removed, also from the pod's status.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_loses_its_place_is_no_longer_nominated() {
+async fn a_pod_that_no_longer_fits_its_nominated_node_loses_the_nomination() {
     let cluster = cluster().await;
     cluster.node("worker-1", "500m").await;
     cluster.class("high", 1000).await;
@@ -434,7 +434,7 @@ async fn a_pod_that_loses_its_place_is_no_longer_nominated() {
 
 /// Otherwise a client that reads the status would wait for a place that another pod gets.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_whose_place_a_more_important_one_takes_is_no_longer_nominated() {
+async fn a_pod_loses_its_nomination_to_a_pod_of_higher_priority() {
     let cluster = cluster().await;
     cluster.node("worker-1", "500m").await;
     cluster.class("middle", 100).await;
@@ -494,7 +494,7 @@ async fn other_schedulers_pods_and_gated_pods_are_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_is_placed_by_the_profile_that_it_names_and_in_that_name() {
+async fn a_pod_is_bound_by_the_profile_of_its_scheduler_name_which_its_events_show() {
     let cluster = cluster().await;
     for name in ["worker-1", "worker-2"] {
         cluster.node(name, "4").await;
@@ -521,7 +521,7 @@ async fn a_pod_is_placed_by_the_profile_that_it_names_and_in_that_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crowd_is_spread_and_no_node_is_overcommitted() {
+async fn fifty_pods_are_spread_evenly_and_no_node_is_overcommitted() {
     let cluster = cluster().await;
     for index in 0..4 {
         cluster.node(&format!("worker-{index}"), "5").await;

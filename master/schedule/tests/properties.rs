@@ -65,7 +65,7 @@ proptest! {
     /// Sound: no node is overcommitted and no host port used twice. Complete: a refusal means that
     /// no node had room.
     #[test]
-    fn nodes_are_never_overcommitted_and_never_left_unused(
+    fn no_node_is_overcommitted_and_a_refused_pod_fits_none(
         nodes in proptest::collection::vec((0_u32..4000, 0_u32..6), 0..5),
         pods in proptest::collection::vec((1_u32..1500, proptest::option::of(80_u16..83)), 0..25),
     ) {
@@ -100,7 +100,7 @@ proptest! {
     /// In a cluster of which each decision looks at a part, a snapshot that followed any history of
     /// nodes decides as a fresh one.
     #[test]
-    fn many_nodes_are_looked_at_in_the_same_order_whatever_their_history(
+    fn nodes_are_examined_in_the_same_order_after_any_history(
         steps in proptest::collection::vec((0_usize..160, proptest::option::of(0_u8..3)), 0..80),
     ) {
         let mut followed = Snapshot::default();
@@ -135,7 +135,7 @@ proptest! {
 
     /// Placing and removing pods leaves no trace.
     #[test]
-    fn removed_pods_leave_no_trace(pods in proptest::collection::vec((1_u32..1500, proptest::option::of(80_u16..83), any::<bool>()), 0..20)) {
+    fn removed_pods_free_all_that_they_requested(pods in proptest::collection::vec((1_u32..1500, proptest::option::of(80_u16..83), any::<bool>()), 0..20)) {
         let mut snapshot = Snapshot::default();
         snapshot.set_node(node("n", 4000, 10));
         let before = snapshot.clone();
@@ -153,7 +153,7 @@ proptest! {
 
     /// In any history, every pending pod is tried in the end, and only pending ones are.
     #[test]
-    fn the_queue_loses_nobody(steps in proptest::collection::vec((0_u8..7, 0_u8..6, 0_u64..400), 0..80)) {
+    fn the_queue_loses_no_pod(steps in proptest::collection::vec((0_u8..7, 0_u8..6, 0_u64..400), 0..80)) {
         let mut queue = Queue::default();
         let mut now = Instant::now();
         let mut known: BTreeSet<PodKey> = BTreeSet::new();
@@ -187,7 +187,7 @@ proptest! {
     /// In any history of a small queue, a pod without a node waits in it or is to be listed again,
     /// and every pod is decided in the end.
     #[test]
-    fn a_full_queue_loses_nobody(
+    fn a_full_queue_loses_no_pod(
         most in 1_usize..13,
         steps in proptest::collection::vec((0_u8..8, 0_u8..24, 0_u64..400), 0..120),
     ) {
@@ -264,7 +264,7 @@ fn the_only_node_with_room_is_found_among_many() {
 }
 
 #[test]
-fn the_most_important_and_then_the_oldest_is_next() {
+fn the_queue_gives_out_pods_by_priority_and_then_by_age() {
     let mut queue = Queue::default();
     let now = Instant::now();
     for (name, priority) in [("old", 0), ("young", 0), ("urgent", 5)] {
@@ -277,7 +277,7 @@ fn the_most_important_and_then_the_oldest_is_next() {
 }
 
 #[test]
-fn failures_back_off_and_double() {
+fn failed_pods_are_tried_again_after_doubled_back_off() {
     let mut queue = Queue::default();
     let mut now = Instant::now();
     let request = pod("p", 1, None, 0);
@@ -294,7 +294,7 @@ fn failures_back_off_and_double() {
 }
 
 #[test]
-fn a_pod_that_fits_nowhere_waits_for_a_change() {
+fn an_unschedulable_pod_waits_for_a_change_of_the_cluster() {
     let mut queue = Queue::default();
     let now = Instant::now();
     let request = pod("p", 1, None, 0);
@@ -310,7 +310,7 @@ fn a_pod_that_fits_nowhere_waits_for_a_change() {
 }
 
 #[test]
-fn a_change_during_the_decision_is_not_missed() {
+fn a_change_during_a_decision_makes_the_pod_be_tried_again() {
     let mut queue = Queue::default();
     let now = Instant::now();
     let request = pod("p", 1, None, 0);
@@ -369,7 +369,7 @@ fn pods_are_listed_again_after_a_while_where_less_is_free() {
 }
 
 #[test]
-fn a_more_important_pod_takes_the_place_of_the_least_important_one() {
+fn a_full_queue_drops_the_youngest_pod_of_the_lowest_priority() {
     let mut queue = Queue::with_limit(3);
     let now = Instant::now();
     let mut push = |name: &str, priority| {
@@ -392,7 +392,7 @@ fn a_more_important_pod_takes_the_place_of_the_least_important_one() {
 
 /// What counts on a node must be bound there or be given up, which only its own turn does.
 #[test]
-fn a_pod_that_may_be_bound_keeps_its_place_in_the_queue() {
+fn a_pod_that_may_be_bound_is_not_dropped_from_a_full_queue() {
     let mut queue = Queue::with_limit(1);
     let now = Instant::now();
     let (low, high) = (pod("low", 1, None, 0), pod("high", 1, None, 9));

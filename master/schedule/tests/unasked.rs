@@ -54,7 +54,7 @@ fn owned(name: &str, kind: &str, change: impl FnOnce(&mut Value)) -> PodRequest 
 
 /// As in a rollout: the old pod's node may be the best one for its successor.
 #[test]
-fn a_replica_that_is_being_deleted_keeps_none_away() {
+fn a_terminating_replica_does_not_count_for_default_spreading() {
     let mut snapshot = cluster();
     let leaves = |pod: &mut Value| {
         pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
@@ -79,7 +79,7 @@ fn where_a1_is_emptiest() -> Snapshot {
 }
 
 #[test]
-fn only_pods_of_replicated_workloads_are_spread_unasked() {
+fn only_pods_of_replicated_workloads_are_spread_by_default() {
     for (kind, expected) in [
         ("ReplicaSet", "b1"),
         ("ReplicationController", "b1"),
@@ -94,7 +94,7 @@ fn only_pods_of_replicated_workloads_are_spread_unasked() {
 }
 
 #[test]
-fn replicas_that_ask_for_nothing_are_spread_over_zones_and_nodes() {
+fn replicas_without_constraints_are_spread_over_zones_and_nodes() {
     let mut snapshot = cluster();
     let replica = |name: &str| owned(name, "ReplicaSet", |_| ());
     snapshot.place(replica("p1"), "a1");
@@ -135,7 +135,7 @@ fn replicas_are_counted_by_their_owner_and_their_services() {
 
 /// As upstream's default constraints have it: `nodeAffinityPolicy` is `Honor`.
 #[test]
-fn pods_on_nodes_that_a_pods_selector_refuses_make_its_zone_no_fuller() {
+fn pods_on_nodes_that_node_affinity_excludes_do_not_count_for_default_spreading() {
     let mut snapshot = where_a1_is_emptiest();
     serve(&mut snapshot, "web", Some(json!({"app": "web"})));
     for name in ["p1", "p2"] {
@@ -162,7 +162,7 @@ fn serve(snapshot: &mut Snapshot, name: &str, selector: Option<Value>) {
 }
 
 #[test]
-fn pods_behind_a_service_are_spread_over_zones_and_nodes_without_a_workload() {
+fn pods_of_a_service_are_spread_over_zones_and_nodes_without_a_workload() {
     let of_a_job = |name: &str, _: &str| owned(name, "Job", |_| ());
     for made in [plain as fn(&str, &str) -> PodRequest, of_a_job] {
         let mut snapshot = where_a1_is_emptiest();

@@ -89,7 +89,7 @@ fn chosen(snapshot: &Snapshot) -> String {
 }
 
 #[test]
-fn what_stands_against_every_node_is_reported_in_upstreams_words() {
+fn faults_of_claims_are_reported_for_all_nodes_in_upstreams_words() {
     let mut snapshot = cluster("example.com/p");
     let none = "0/2 nodes are available: persistentvolumeclaim \"data\" not found.";
     assert_eq!(why(&snapshot), none);
@@ -118,7 +118,7 @@ fn what_stands_against_every_node_is_reported_in_upstreams_words() {
 }
 
 #[test]
-fn a_bound_volume_leads_to_the_node_that_reaches_it() {
+fn a_pod_goes_to_a_node_that_the_volumes_node_affinity_allows() {
     let mut snapshot = cluster("example.com/p");
     bound(&mut snapshot, |_| {});
     let gone = "2 node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)";
@@ -134,7 +134,7 @@ fn a_bound_volume_leads_to_the_node_that_reaches_it() {
 }
 
 #[test]
-fn a_claim_that_waits_gets_a_free_volume_or_one_that_is_provisioned() {
+fn an_unbound_claim_gets_an_available_volume_or_a_provisioned_one() {
     let mut snapshot = cluster("kubernetes.io/no-provisioner");
     claim(&mut snapshot, |_| {});
     let none =
@@ -227,7 +227,7 @@ fn a_volume_is_provisioned_where_its_driver_reports_room_for_it() {
 }
 
 #[test]
-fn a_volume_of_a_zone_stays_in_it() {
+fn a_pod_goes_to_the_zone_of_its_volumes_label() {
     let mut snapshot = cluster("example.com/p");
     bound(&mut snapshot, |_| {});
     let zoned = |snapshot: &mut Snapshot, zones: &str| {
@@ -245,7 +245,7 @@ fn a_volume_of_a_zone_stays_in_it() {
 }
 
 #[test]
-fn a_claim_for_one_pod_is_not_given_to_two() {
+fn a_read_write_once_pod_claim_is_used_by_one_pod() {
     let mut snapshot = cluster("example.com/p");
     bound(&mut snapshot, |claim| {
         claim["spec"]["accessModes"] = json!(["ReadWriteOncePod"]);
@@ -295,7 +295,7 @@ fn user(name: &str, claim: &str) -> PodRequest {
 }
 
 #[test]
-fn a_node_takes_as_many_volumes_of_a_driver_as_it_says() {
+fn a_node_gets_no_more_volumes_of_a_driver_than_its_csi_node_allows() {
     let mut snapshot = cluster("csi.example");
     for name in ["one", "two"] {
         attached(&mut snapshot, name);

@@ -305,7 +305,7 @@ fn larger(node: &Node) -> Node {
 }
 
 #[tokio::test]
-async fn only_a_change_that_may_help_wakes_a_pod() {
+async fn a_pod_is_tried_again_only_after_a_change_that_may_help_it() {
     for case in cases() {
         let zone = |zone: &str| json!({"zone": zone});
         let n = with_spec(node("n", "2", &zone("a")), &case.node);
@@ -359,7 +359,7 @@ fn pod(name: &str, cpu: &str, on: Option<&str>) -> Pod {
 }
 
 #[tokio::test]
-async fn a_pod_that_shrinks_on_its_node_leaves_room_at_once() {
+async fn a_pod_that_is_resized_down_frees_resources_at_once() {
     let none = json!({});
     let mut scene = Scene::new(&[node("n", "1", &none)], &[pod("a", "900m", Some("n"))]);
     scene.pod(&pod("b", "600m", None));
@@ -384,7 +384,7 @@ fn uneven() -> Scene {
 }
 
 #[tokio::test]
-async fn a_place_that_goes_with_its_node_no_longer_counts_as_the_emptiest() {
+async fn a_topology_domain_ends_with_its_last_node() {
     let mut scene = uneven();
     scene.pod(&pod("spread", "1", None));
     assert!(!scene.binds().await, "the other place is empty");
@@ -398,7 +398,7 @@ async fn a_place_that_goes_with_its_node_no_longer_counts_as_the_emptiest() {
 }
 
 #[tokio::test]
-async fn a_place_that_goes_with_a_nodes_label_no_longer_counts_either() {
+async fn a_topology_domain_ends_with_the_label_of_its_last_node() {
     let mut scene = uneven();
     scene.pod(&pod("spread", "1", None));
     assert!(!scene.binds().await, "the other place is empty");
@@ -457,7 +457,7 @@ fn kept() -> Scene {
 }
 
 #[tokio::test]
-async fn a_pod_that_is_deleted_leaves_the_place_that_was_kept_for_it() {
+async fn a_deleted_pod_frees_its_nominated_node() {
     let mut scene = kept();
     assert!(!scene.binds().await, "a place is kept");
     scene.gone("high");
@@ -466,7 +466,7 @@ async fn a_pod_that_is_deleted_leaves_the_place_that_was_kept_for_it() {
 
 /// Otherwise it would wait until some pod leaves some node.
 #[tokio::test]
-async fn a_pod_that_finds_another_place_leaves_the_one_that_was_kept_for_it() {
+async fn a_pod_that_is_bound_elsewhere_frees_its_nominated_node() {
     let mut scene = kept();
     assert!(!scene.binds().await, "a place is kept");
     let more = json!({"spec": {"nodeName": "m", "priority": 20}});
@@ -492,7 +492,7 @@ fn awaiting(reason: &str) -> (Scene, Node) {
 
 /// A node may die while pods end there, and then they stay for as long as it is known.
 #[tokio::test]
-async fn a_pod_whose_node_cannot_take_it_any_more_has_others_end_elsewhere() {
+async fn a_pod_preempts_elsewhere_once_its_nominated_node_refuses_it() {
     let (mut scene, node) = awaiting("PreemptionByScheduler");
     assert!(!scene.binds().await && !scene.ended("low"), "it waits");
     scene.node(&with_spec(node, &json!({"unschedulable": true})));
@@ -501,13 +501,13 @@ async fn a_pod_whose_node_cannot_take_it_any_more_has_others_end_elsewhere() {
 }
 
 #[tokio::test]
-async fn a_pod_waits_only_for_those_that_end_for_more_important_ones() {
+async fn a_pod_waits_only_for_pods_that_end_by_preemption() {
     let (mut scene, _) = awaiting("DeletionByTaintManager");
     assert!(!scene.binds().await && scene.ended("low"));
 }
 
 #[tokio::test]
-async fn a_pod_is_tried_again_if_another_one_does_not_end_for_it() {
+async fn a_pod_is_tried_again_if_a_write_of_its_preemption_is_refused() {
     for refused in [None, Some(Method::DELETE), Some(Method::PATCH)] {
         let on_n = json!({"spec": {"nodeName": "n", "priority": 0}});
         let low = asking("low", &json!({"cpu": "2"}), &on_n);

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_belong_to_whom_the_policy_names() {
+    fn claims_get_the_owner_that_the_retention_policy_names() {
         // Delete with the StatefulSet, delete when scaled down, whether this pod is spare: the
         // owner (upstream's table).
         let table = [

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_tells_one_place_and_a_place_has_one_name() {
+    fn a_pod_name_has_one_ordinal_and_an_ordinal_one_pod_name() {
         let found = [
             "web-0", "web-12", "web-01", "web-", "web-x", "web-1-2", "other-1", "web--1",
         ];

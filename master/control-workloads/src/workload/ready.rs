@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_process_takes_what_serves_since_the_future_for_available() {
+    fn a_pod_ready_since_the_future_counts_as_available_after_a_restart() {
         let mut scene = Scene::new();
         let ready = Some(scene.now.wall);
         scene.set_clock(-3600);

@@ -103,7 +103,7 @@ fn as_many_disruptions_are_allowed_as_pods_are_healthy_beyond_the_wanted() {
 }
 
 #[test]
-fn a_pod_whose_eviction_was_granted_does_not_count_until_it_is_clear_that_it_stays() {
+fn a_disrupted_pod_counts_as_unhealthy_until_its_entry_expires() {
     let mut scene = Budgets::new();
     application(&mut scene, 3, 3, 0);
     let noted = json!({"disruptedPods": {"p0": at(0).to_string(), "gone": at(0).to_string()}});
@@ -135,7 +135,7 @@ fn a_pod_whose_eviction_was_granted_does_not_count_until_it_is_clear_that_it_sta
 }
 
 #[test]
-fn a_clock_that_is_set_forgets_no_eviction() {
+fn a_set_clock_ends_no_entry_of_disrupted_pods() {
     let mut scene = Budgets::new();
     application(&mut scene, 3, 3, 0);
     let noted = json!({"disruptedPods": {"p0": at(0).to_string()}});
@@ -156,7 +156,7 @@ fn a_clock_that_is_set_forgets_no_eviction() {
 }
 
 #[test]
-fn without_a_number_of_pods_nothing_is_allowed() {
+fn a_budget_with_an_unknown_number_of_pods_allows_no_disruption() {
     for (version, kind, words) in [
         (
             "apps/v1",
@@ -246,7 +246,7 @@ fn an_event_says_once_why_a_budget_protects_nothing() {
 }
 
 #[test]
-fn a_changed_scale_concerns_the_budgets_of_its_namespace() {
+fn a_changed_scale_is_noticed_by_the_budgets_of_its_namespace() {
     let mut scene = Budgets::new();
     scene
         .stand
@@ -263,7 +263,7 @@ fn a_changed_scale_concerns_the_budgets_of_its_namespace() {
 }
 
 #[test]
-fn no_number_of_a_budget_or_of_what_it_protects_ends_the_controllers() {
+fn no_number_in_a_budget_or_its_workload_makes_the_controllers_panic() {
     let mut scene = Budgets::new();
     for name in ["one", "two"] {
         let set: Kept<ReplicaSet> = kept(

@@ -77,7 +77,7 @@ fn each_time_of_a_schedule_gets_one_job_named_after_it() {
 }
 
 #[test]
-fn a_pace_counts_from_the_last_time_and_not_from_each_look() {
+fn an_interval_counts_from_the_last_scheduled_time() {
     let mut scene = Cron::new();
     let spec = json!({"schedule": "@every 10m"});
     scene.stand.set(key("tick"), cron(spec));
@@ -121,7 +121,7 @@ fn a_job_that_is_deleted_in_the_foreground_is_missed_once_it_is_gone() {
 }
 
 #[test]
-fn what_runs_forbids_or_is_replaced_and_what_is_late_is_missed() {
+fn running_jobs_forbid_or_are_replaced_and_late_times_are_missed() {
     let mut scene = Cron::new();
     made(&mut scene, 5, None);
     scene
@@ -148,7 +148,7 @@ fn what_runs_forbids_or_is_replaced_and_what_is_late_is_missed() {
 
 /// As by `kubectl create job --from=cronjob/tick`.
 #[test]
-fn a_job_that_was_made_by_hand_is_no_run() {
+fn a_job_that_was_created_by_hand_counts_as_no_run() {
     let words = "Saw a job that the controller did not create or forgot: by-hand";
     let event = cron_job::Step::Event(Severity::Warning, "UnexpectedJob", words.to_owned());
     let owner = json!({"apiVersion": "batch/v1", "kind": "CronJob", "name": "tick", "uid": "tick-uid", "controller": true});

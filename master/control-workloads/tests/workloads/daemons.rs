@@ -356,7 +356,7 @@ fn a_rolling_update_keeps_its_bounds() {
 }
 
 #[test]
-fn what_does_not_serve_is_replaced_beside_the_surge_and_at_once() {
+fn unready_daemon_pods_are_replaced_at_once_beside_the_surge() {
     let mut world = World::rolling(1, 0);
     world.settle();
     world.image("two");
@@ -423,7 +423,7 @@ fn a_node_is_updated_once_its_oldest_pod_is_of_the_new_template() {
 
 /// Neither the template nor the creation time, by a clock that was set, shows which pod serves.
 #[test]
-fn the_daemon_that_serves_stays_when_the_template_changes_again() {
+fn a_ready_daemon_pod_stays_when_the_template_changes_again() {
     let mut world = World::rolling(1, 0);
     world.settle();
     world.image("two");
@@ -444,7 +444,7 @@ fn the_daemon_that_serves_stays_when_the_template_changes_again() {
 
 /// Otherwise a kubelet that refuses the successor gets one after the other, whatever the back-off.
 #[test]
-fn a_successor_that_failed_waits_before_another_comes() {
+fn a_failed_daemon_pod_delays_the_next_attempt() {
     let mut world = World::rolling(1, 0);
     world.settle();
     world.image("two");
@@ -471,7 +471,7 @@ fn a_successor_that_failed_waits_before_another_comes() {
 }
 
 #[test]
-fn on_delete_changes_only_what_is_deleted() {
+fn on_delete_replaces_only_deleted_daemon_pods() {
     let mut world = World::new(json!({"type": "OnDelete"}));
     world.settle();
     world.image("two");

@@ -387,7 +387,7 @@ fn a_changed_scale_is_spread_in_proportion_during_a_rollout() {
 }
 
 #[test]
-fn a_rollout_goes_on_after_a_scaling_to_what_the_only_replica_set_has() {
+fn a_rollout_continues_after_scaling_to_the_size_of_the_only_replica_set() {
     let mut world = World::rolling(3, 0, 1);
     world.settle(0);
     world.image("two");
@@ -400,7 +400,7 @@ fn a_rollout_goes_on_after_a_scaling_to_what_the_only_replica_set_has() {
 
 /// A third template, while the first ReplicaSet is to lose a pod that its status still counts.
 #[test]
-fn a_pod_that_is_to_go_already_serves_no_longer() {
+fn a_pod_that_is_to_be_deleted_counts_as_unavailable() {
     let mut world = World::rolling(4, 1, 1);
     world.settle(0);
     world.image("two");
@@ -447,7 +447,7 @@ proptest! {
     /// However late ReplicaSets act and report, as many pods are available as must be, once all
     /// wanted ones have been.
     #[test]
-    fn as_many_serve_as_must_while_replica_sets_lag(
+    fn enough_pods_stay_available_while_replica_sets_lag(
         replicas in 1_i32..6, surge in 0_i32..3, missing in 0_i32..3,
         events in proptest::collection::vec((0_u8..12, 0_usize..4), 1..80),
     ) {
@@ -503,7 +503,7 @@ proptest! {
     /// surge, and no step of this controller takes more available pods than may be missing. In the
     /// end only the last template runs.
     #[test]
-    fn bounds_hold_at_every_step(
+    fn max_surge_and_max_unavailable_hold_at_every_step(
         replicas in 0_i32..12, surge in 0_i32..5, missing in 0_i32..5,
         events in proptest::collection::vec((0_u8..4, 0_i32..12), 1..30),
     ) {
@@ -580,7 +580,7 @@ fn shares_are_rounded_as_upstream_documents() {
 /// Users who may write Deployments can write any numbers, and users who may write ReplicaSets any
 /// annotations.
 #[test]
-fn no_number_of_a_deployment_ends_the_controllers() {
+fn no_number_in_a_deployment_makes_the_controllers_panic() {
     for surge in [
         json!("25%"),
         json!(i32::MAX),

@@ -457,7 +457,7 @@ fn a_success_policy_ends_the_job_early() {
 }
 
 #[test]
-fn a_job_whose_indexes_all_ended_with_a_failure_fails_whatever_its_success_policy_says() {
+fn a_job_whose_indexes_all_ended_with_a_failure_fails_despite_its_success_policy() {
     let policy = json!({"rules": [{"succeededIndexes": "1"}]});
     let spec = json!({"completions": 2, "parallelism": 2, "completionMode": "Indexed", "successPolicy": policy,
         "backoffLimitPerIndex": 0, "backoffLimit": 2_147_483_647});
@@ -590,7 +590,7 @@ fn a_status_is_for_the_version_of_the_job_that_was_planned_for() {
 proptest! {
     /// Each pod that ended is counted exactly once, wherever the process stops between two steps.
     #[test]
-    fn every_end_is_counted_once(
+    fn every_ended_pod_of_a_job_is_counted_once(
         completions in 1_i32..6, parallelism in 1_i32..4, indexed: bool,
         events in proptest::collection::vec((0_usize..4, 0_i32..3), 1..60),
     ) {
@@ -676,7 +676,7 @@ fn indexes_of_pods_that_are_not_the_jobs_count_nothing() {
 }
 
 #[test]
-fn no_number_of_a_job_ends_the_controllers() {
+fn no_number_in_a_job_makes_the_controllers_panic() {
     let spec = json!({"completions": 1, "completionMode": "Indexed", "backoffLimitPerIndex": i32::MAX,
         "backoffLimit": i32::MAX});
     let mut world = World::new(spec);

@@ -368,7 +368,7 @@ async fn a_quota_that_stops_pods_is_reported_and_ends_as_it_grows() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_that_are_not_wanted_any_more_are_not_said_to_fail() {
+async fn no_failure_is_reported_for_pods_that_are_no_longer_wanted() {
     let cluster = cluster(true).await;
     stopped_by_a_quota(&cluster).await;
     cluster

@@ -118,7 +118,7 @@ fn available_pods_stay_available_while_the_clock_is_set_back() {
 }
 
 #[test]
-fn the_first_to_go_are_those_that_serve_least() {
+fn pods_that_are_unassigned_or_not_ready_are_deleted_first() {
     let mut scene = Scene::<ReplicaSets>::new();
     scene.stand.set(key("web"), set(1, json!({"replicas": 0})));
     scene
@@ -144,7 +144,7 @@ fn the_first_to_go_are_those_that_serve_least() {
 }
 
 #[test]
-fn only_matching_orphans_are_adopted_and_what_no_longer_matches_is_released() {
+fn a_replica_set_adopts_only_matching_orphans_and_releases_other_pods() {
     let mut scene = Scene::<ReplicaSets>::new();
     scene.stand.set(key("web"), set(1, json!({"replicas": 0})));
     let orphan = OwnedPod {
@@ -189,7 +189,7 @@ fn only_matching_orphans_are_adopted_and_what_no_longer_matches_is_released() {
 }
 
 #[test]
-fn one_that_is_being_deleted_makes_and_takes_nothing() {
+fn a_replica_set_that_is_being_deleted_creates_and_adopts_no_pods() {
     let mut scene = Scene::<ReplicaSets>::new();
     let mut leaving = set(
         3,
@@ -257,7 +257,7 @@ proptest! {
     /// Whatever pods there are: after what is planned there are exactly as many active ones as
     /// wanted, only active ones are ended, and none twice.
     #[test]
-    fn a_plan_leads_to_the_wanted_number(wanted in 0_i32..12, kinds in proptest::collection::vec(0_u8..7, 0..20)) {
+    fn a_replica_set_reaches_the_wanted_number_of_pods(wanted in 0_i32..12, kinds in proptest::collection::vec(0_u8..7, 0..20)) {
         let mut scene = Scene::<ReplicaSets>::new();
         scene.stand.set(key("web"), set(wanted, json!({"replicas": 0})));
         for (number, kind) in kinds.iter().enumerate() {

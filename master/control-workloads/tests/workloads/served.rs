@@ -454,7 +454,7 @@ async fn a_replication_controller_keeps_its_pods_and_is_scaled() {
 /// A workload that is deleted without its pods and created again adopts them with their revisions:
 /// none of the pods is replaced.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_orphaned_is_taken_over_and_goes_on() {
+async fn a_recreated_workload_adopts_its_orphaned_pods_and_replaces_none() {
     let cluster = cluster(true).await;
     for name in ["n1", "n2"] {
         node(&cluster, name).await;

@@ -181,7 +181,7 @@ impl World {
 }
 
 #[test]
-fn places_are_filled_from_the_first_and_emptied_from_the_last() {
+fn ordinals_are_filled_from_the_first_and_emptied_from_the_last() {
     let mut world = World::new(3, json!({}));
     assert_eq!(world.settle(), "+0 +1 +2");
     let status = world.set.0.status.clone().unwrap();
@@ -220,7 +220,7 @@ fn a_change_of_the_template_is_observed_by_the_plan_that_makes_its_revision() {
 }
 
 #[test]
-fn a_pod_that_does_not_serve_holds_the_next_back_unless_they_are_parallel() {
+fn a_pod_that_is_not_ready_delays_the_next_one_unless_parallel() {
     let mut world = World::new(3, json!({}));
     world.act();
     world.act();
@@ -236,7 +236,7 @@ fn a_pod_that_does_not_serve_holds_the_next_back_unless_they_are_parallel() {
 }
 
 #[test]
-fn a_place_is_emptied_only_once_what_does_not_serve_before_it_is_gone() {
+fn scaling_down_waits_for_unready_pods_of_lower_ordinals() {
     // The pods that don't serve, and what goes as no pod is wanted any more.
     let table: [(&[&str], &[&str]); 5] = [
         (&["web-0", "web-1", "web-2"], &[]),
@@ -268,7 +268,7 @@ fn a_place_is_emptied_only_once_what_does_not_serve_before_it_is_gone() {
 }
 
 #[test]
-fn a_name_is_given_again_only_when_its_pod_is_gone() {
+fn a_pod_is_created_again_only_when_the_one_of_its_name_is_gone() {
     let mut world = World::new(1, json!({}));
     world.settle();
     world.pods.get_mut("web-0").unwrap().phase = "Failed".into();
@@ -305,7 +305,7 @@ fn a_rolling_update_goes_from_the_last_to_the_partition() {
 }
 
 #[test]
-fn a_pod_that_has_yet_to_serve_for_long_enough_holds_the_next_back() {
+fn a_pod_that_is_not_yet_available_delays_the_next_one() {
     let mut world = World::new(2, json!({"minReadySeconds": 150}));
     assert_eq!(world.settle(), "+0");
     let requeue = world.scene.plan(&key("web"), 100).requeue;
@@ -335,7 +335,7 @@ fn a_pod_that_has_yet_to_serve_for_long_enough_holds_the_next_back() {
 }
 
 #[test]
-fn on_delete_renews_what_is_deleted() {
+fn on_delete_gives_the_new_template_to_deleted_pods_alone() {
     let mut world = World::new(2, json!({"updateStrategy": {"type": "OnDelete"}}));
     world.settle();
     world.image("two");
@@ -348,7 +348,7 @@ fn on_delete_renews_what_is_deleted() {
 }
 
 #[test]
-fn more_than_one_may_be_missing_where_it_is_said() {
+fn a_rolling_update_replaces_up_to_max_unavailable_pods_at_once() {
     let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 2}});
     let mut world = World::new(
         4,
@@ -360,7 +360,7 @@ fn more_than_one_may_be_missing_where_it_is_said() {
 }
 
 #[test]
-fn as_many_may_be_missing_as_upstream_counts() {
+fn max_unavailable_is_rounded_as_upstream_rounds_it() {
     // What is given, replicas, pods that are renewed at once (upstream rounds shares down, to no
     // less than one).
     let table = [
@@ -423,7 +423,7 @@ fn claims_get_the_owner_of_the_policy_whenever_it_or_the_number_of_replicas_chan
 }
 
 #[test]
-fn a_pod_gets_back_the_labels_of_its_place() {
+fn a_pod_gets_back_the_labels_of_its_ordinal() {
     let mut world = World::new(1, json!({}));
     world.settle();
     let pod = world.pods.get_mut("web-0").unwrap();
@@ -437,7 +437,7 @@ proptest! {
     /// Through any scaling: no place twice, no gap below a place that is filled in order, and in
     /// the end all places.
     #[test]
-    fn identities_are_never_doubled(sizes in proptest::collection::vec((0_i32..6, any::<bool>()), 1..12)) {
+    fn no_two_pods_have_the_same_ordinal(sizes in proptest::collection::vec((0_i32..6, any::<bool>()), 1..12)) {
         let mut world = World::new(2, json!({}));
         for (number, (replicas, renewed)) in sizes.iter().enumerate() {
             world.scale(*replicas);
@@ -460,7 +460,7 @@ proptest! {
 }
 
 #[test]
-fn no_number_of_a_stateful_set_ends_the_controllers() {
+fn no_number_in_a_stateful_set_makes_the_controllers_panic() {
     let spec = json!({"podManagementPolicy": "Parallel", "ordinals": {"start": 5},
         "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": i32::MAX, "maxUnavailable": "100%"}}});
     let mut world = World::new(i32::MAX, spec);
@@ -489,7 +489,7 @@ fn no_number_of_a_stateful_set_ends_the_controllers() {
 }
 
 #[test]
-fn pods_that_are_not_there_count_among_those_that_may_be_missing() {
+fn missing_pods_count_as_unavailable_during_a_rolling_update() {
     let rolling = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 2}});
     let mut world = World::new(
         4,
@@ -509,7 +509,7 @@ fn pods_that_are_not_there_count_among_those_that_may_be_missing() {
 }
 
 #[test]
-fn all_wanted_places_count_among_those_that_may_be_missing() {
+fn all_ordinals_count_for_max_unavailable_during_a_rolling_update() {
     // How many may be missing, the partition, and what is done where the pods of the first two
     // places do not serve: they are replaced at no cost, unless they are to stay.
     for (most, partition, expected) in [
