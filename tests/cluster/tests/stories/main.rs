@@ -106,10 +106,10 @@ const STORIES: &[(&str, Story)] = stories![
     refusal::an_image_below_the_minimum_svn_is_refused,
 ];
 
-/// Stories of which tests without machines show all but the machine: refusals and joins by each rule
-/// (`attacks`, with a software TPM), sources of user-data, a master that is away, evictions, and
-/// changes of a disk offline. They run only with `--include-ignored` (`cargo xtask test tail`), as
-/// each boots machines for a minute or more.
+/// Stories of which tests without machines show all but the machine: refusals and joins by each
+/// rule (`attacks`, with a software TPM), sources of user-data, a master that is away, evictions,
+/// and changes of a disk offline. They run only with `--include-ignored` (`cargo xtask test
+/// tail`), as each boots machines for a minute or more.
 const TAIL: &[&str] = &[
     "join::a_machine_joins_with_a_cloud_config_from_fw_cfg",
     "join::a_machine_joins_with_user_data_from_a_metadata_service",
