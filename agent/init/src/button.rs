@@ -3,7 +3,7 @@
 //! Layout: `struct input_event` of linux/input.h on 64-bit machines, 24 bytes.
 
 use std::fs::{self, File};
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::OpenOptionsExt;
 
 const DIRECTORY: &str = "/dev/input";
@@ -32,14 +32,33 @@ pub fn open() -> Vec<File> {
         .collect()
 }
 
-/// Reads what is queued and says whether the power key was pressed.
-pub fn pressed(mut device: &File) -> bool {
+/// What a read of an input device has shown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Input {
+    /// The power key was pressed.
+    pub pressed: bool,
+    /// The device was unplugged (`ENODEV`). A poll that includes it returns at once from now on,
+    /// so it must be closed.
+    pub gone: bool,
+}
+
+/// Reads the queued events of an input device.
+pub fn read(mut device: &File) -> Input {
     let mut buffer = [0; EVENT * 64];
-    let mut found = false;
-    while let Ok(length @ 1..) = device.read(&mut buffer) {
-        found |= is_power(buffer.get(..length).unwrap_or_default());
+    let mut input = Input::default();
+    loop {
+        match device.read(&mut buffer) {
+            Ok(length @ 1..) => {
+                input.pressed |= is_power(buffer.get(..length).unwrap_or_default());
+            }
+            Err(cause) if cause.kind() == ErrorKind::WouldBlock => return input,
+            Err(cause) if cause.kind() == ErrorKind::Interrupted => {}
+            Ok(_) | Err(_) => {
+                input.gone = true;
+                return input;
+            }
+        }
     }
-    found
 }
 
 /// Whether a press of the power key is among these events.
@@ -56,7 +75,12 @@ fn is_power(events: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_power;
+    use std::fs::File;
+    use std::io::Write as _;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::{Input, is_power, read};
 
     fn event(kind: u16, code: u16, value: i32) -> Vec<u8> {
         let mut bytes = vec![0; 16];
@@ -78,5 +102,26 @@ mod tests {
         ] {
             assert!(!is_power(&other));
         }
+    }
+
+    #[test]
+    fn an_unplugged_device_is_reported_after_its_last_events() {
+        let (mut plugged, end) = UnixStream::pair().expect("a pair");
+        end.set_nonblocking(true).expect("set");
+        let device = File::from(OwnedFd::from(end));
+        assert_eq!(read(&device), Input::default());
+        plugged.write_all(&event(1, 116, 1)).expect("written");
+        let pressed = Input {
+            pressed: true,
+            gone: false,
+        };
+        assert_eq!(read(&device), pressed);
+        plugged.write_all(&event(1, 116, 1)).expect("written");
+        drop(plugged);
+        let last = Input {
+            pressed: true,
+            gone: true,
+        };
+        assert_eq!(read(&device), last);
     }
 }

@@ -137,7 +137,7 @@ impl Driver<'_> {
                 Heard::Reboot => self.event(Event::EndRequested(End::Reboot)),
             }
         }
-        if self.buttons.iter().any(button::pressed) {
+        if self.read_buttons() {
             self.event(Event::EndRequested(End::PowerOff));
         }
         self.read_output();
@@ -168,6 +168,18 @@ impl Driver<'_> {
                 .map(AsFd::as_fd),
         );
         wait_readable(&files, wait);
+    }
+
+    /// Whether the power key was pressed. Unplugged devices are closed: with one of them among its
+    /// files each poll would return at once.
+    fn read_buttons(&mut self) -> bool {
+        let mut pressed = false;
+        self.buttons.retain(|device| {
+            let input = button::read(device);
+            pressed |= input.pressed;
+            !input.gone
+        });
+        pressed
     }
 
     fn read_output(&mut self) {
