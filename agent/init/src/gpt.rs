@@ -97,6 +97,8 @@ pub struct Table {
     disk: Guid,
     first_usable: u64,
     entries: Vec<[u8; ENTRY]>,
+    /// The primary is damaged: this was read from the copy at the disk's end.
+    from_copy: bool,
 }
 
 struct Header {
@@ -161,6 +163,7 @@ impl Table {
             disk: header.disk,
             first_usable: header.first_usable,
             entries,
+            from_copy: at != 1,
         };
         table.check()?;
         Ok(table)
@@ -246,7 +249,8 @@ impl Table {
     }
 
     /// What to write, in this order and each synced before the next: the copy at the disk's end,
-    /// then the primary.
+    /// then the primary. The other way round where the table was read from the copy, as that is
+    /// the only valid one.
     ///
     /// # Errors
     /// The disk is too small for the table and its copy.
@@ -255,7 +259,7 @@ impl Table {
         let entries = self.entries.concat();
         let last = self.geometry.sectors - 1;
         let copy_at = last - self.entry_sectors();
-        Ok(vec![
+        let copy = [
             Write {
                 offset: copy_at * sector,
                 bytes: entries.clone(),
@@ -264,6 +268,8 @@ impl Table {
                 offset: last * sector,
                 bytes: self.header(last, 1, copy_at)?,
             },
+        ];
+        let primary = [
             Write {
                 offset: 2 * sector,
                 bytes: entries,
@@ -272,7 +278,13 @@ impl Table {
                 offset: sector,
                 bytes: self.header(1, last, 2)?,
             },
-        ])
+        ];
+        let in_order = if self.from_copy {
+            [primary, copy]
+        } else {
+            [copy, primary]
+        };
+        Ok(in_order.into_iter().flatten().collect())
     }
 
     fn entry_sectors(&self) -> u64 {
