@@ -32,6 +32,23 @@ impl Device {
     pub fn node(&self) -> String {
         format!("/dev/{}", self.name.replace('!', "/"))
     }
+
+    /// Whether this is a partition of `disk`. The beginning of the name does not tell: `sdaa1` is
+    /// none of `sda`.
+    pub fn is_partition_of(&self, disk: &Self) -> bool {
+        self.partition
+            .is_some_and(|number| self.name == disk.partition_name(number))
+    }
+
+    /// The kernel's name of a partition of this disk (`disk_name` in block/partitions/core.c).
+    fn partition_name(&self, number: u32) -> String {
+        let separator = if self.name.ends_with(|c: char| c.is_ascii_digit()) {
+            "p"
+        } else {
+            ""
+        };
+        format!("{}{separator}{number}", self.name)
+    }
 }
 
 /// Real devices with a medium, sorted by name; memory disks and mapped devices are left out.
@@ -63,13 +80,8 @@ fn device(name: &str) -> Option<Device> {
 
 /// The partition `number` of `disk`, once the kernel knows it.
 pub fn partition(disk: &Device, number: u32) -> Option<Device> {
-    let separator = if disk.name.ends_with(|c: char| c.is_ascii_digit()) {
-        "p"
-    } else {
-        ""
-    };
-    let part = device(&format!("{}{separator}{number}", disk.name))
-        .filter(|part| part.partition == Some(number))?;
+    let part =
+        device(&disk.partition_name(number)).filter(|part| part.partition == Some(number))?;
     Path::new(&part.node()).exists().then_some(part)
 }
 
@@ -165,5 +177,37 @@ fn rest(events: Option<&DeviceEvents>, time: Duration) {
             events.drain();
         }
         None => std::thread::sleep(time.min(Duration::from_millis(50))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Device;
+
+    fn device(name: &str, partition: Option<u32>) -> Device {
+        Device {
+            name: name.to_owned(),
+            partition,
+        }
+    }
+
+    #[test]
+    fn a_partition_belongs_to_one_disk_alone() {
+        let disks = ["sda", "sdaa", "nvme0n1", "nvme0n10"].map(|name| device(name, None));
+        for (name, number, own) in [
+            ("sda1", 1, 0),
+            ("sdaa1", 1, 1),
+            ("nvme0n1p2", 2, 2),
+            ("nvme0n10p2", 2, 3),
+        ] {
+            let part = device(name, Some(number));
+            let of: Vec<bool> = disks
+                .iter()
+                .map(|disk| part.is_partition_of(disk))
+                .collect();
+            let wanted: Vec<bool> = (0..disks.len()).map(|at| at == own).collect();
+            assert_eq!(of, wanted, "{name}");
+        }
+        assert!(!device("sdaa", None).is_partition_of(&device("sda", None)));
     }
 }

@@ -147,10 +147,9 @@ fn smbios_strings() -> Result<Vec<Vec<u8>>, SmbiosError> {
 fn volumes() -> Vec<Volume> {
     let mut found: Vec<Volume> = Vec::new();
     for device in disks::list() {
-        let part_of_found = device.partition.is_some()
-            && found
-                .iter()
-                .any(|whole| device.name.starts_with(&whole.device.name));
+        let part_of_found = found
+            .iter()
+            .any(|whole| device.is_partition_of(&whole.device));
         if let Some(kind) = probe(&device).filter(|_| !part_of_found) {
             found.push(Volume { device, kind });
         }
