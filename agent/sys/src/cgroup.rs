@@ -11,7 +11,7 @@ const MAX_FILE: u64 = 64 << 10;
 
 /// Bytes of a list of processes: more than any pod's limit lets it have.
 const MAX_LIST: u64 = 4 << 20;
-/// Groups below one that are looked into.
+/// Most groups that are looked into, at and below one.
 const MAX_GROUPS: usize = 4096;
 
 /// What a pod's group limits.
@@ -28,13 +28,37 @@ fn inside(path: &str) -> io::Result<&Path> {
     }
 }
 
-/// Lets the groups below one have limits, as far as it has them itself.
+/// Enables the controllers that a group has for the groups below it.
 fn hand_down(group: &Path) -> io::Result<()> {
     let has = fs::read_to_string(group.join("cgroup.controllers"))?;
     let has: Vec<&str> = has.split_whitespace().collect();
     let wanted = CONTROLLERS.iter().filter(|name| has.contains(name));
     let wanted: Vec<String> = wanted.map(|name| format!("+{name}")).collect();
     fs::write(group.join("cgroup.subtree_control"), wanted.join(" "))
+}
+
+/// The processes of the group in this folder and of those below it; `most` groups are looked into.
+fn processes_below(group: PathBuf, most: usize) -> Vec<u32> {
+    let mut groups = vec![group];
+    let (mut all, mut looked) = (Vec::new(), 0);
+    while let Some(group) = groups.pop() {
+        looked += 1;
+        let mut text = String::new();
+        // A group may go at any moment, with all that was in it.
+        if let Ok(list) = File::open(group.join("cgroup.procs"))
+            && list.take(MAX_LIST).read_to_string(&mut text).is_ok()
+        {
+            all.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
+        }
+        let below = fs::read_dir(&group).into_iter().flatten();
+        let below = below.filter_map(Result::ok);
+        let below = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        // Those that wait count, too: otherwise they could be as many for each group that is looked
+        // into.
+        let room = most.saturating_sub(looked + groups.len());
+        groups.extend(below.map(|entry| entry.path()).take(room));
+    }
+    all
 }
 
 /// The two forms of control groups.
@@ -124,27 +148,8 @@ impl Groups {
     /// # Errors
     /// The path leads out of the tree.
     pub fn processes(&self, path: &str) -> io::Result<Vec<u32>> {
-        let mut groups = vec![self.tree("pids").join(inside(path)?)];
-        let (mut all, mut looked) = (Vec::new(), 0);
-        while let Some(group) = groups.pop() {
-            looked += 1;
-            let mut text = String::new();
-            // A group may go at any moment, with all that was in it.
-            if let Ok(list) = File::open(group.join("cgroup.procs"))
-                && list.take(MAX_LIST).read_to_string(&mut text).is_ok()
-            {
-                all.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
-            }
-            let below = fs::read_dir(&group).into_iter().flatten();
-            let below = below.filter_map(Result::ok);
-            let below = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-            groups.extend(
-                below
-                    .map(|entry| entry.path())
-                    .take(MAX_GROUPS - looked.min(MAX_GROUPS)),
-            );
-        }
-        Ok(all)
+        let group = self.tree("pids").join(inside(path)?);
+        Ok(processes_below(group, MAX_GROUPS))
     }
 
     fn tree(&self, controller: &str) -> PathBuf {
@@ -213,6 +218,22 @@ mod tests {
         assert_eq!(found, [10, 11, 12]);
         assert_eq!(groups.processes("/kubepods/c").unwrap(), []);
         assert!(groups.processes("/kubepods/..").is_err());
+    }
+
+    #[test]
+    fn no_more_groups_are_looked_into_than_allowed() {
+        let root = tempfile::tempdir().unwrap();
+        for group in 0..4 {
+            write(root.path(), &format!("{group}/cgroup.procs"), "1\n");
+            for below in 0..4 {
+                write(root.path(), &format!("{group}/{below}/cgroup.procs"), "1\n");
+            }
+        }
+        // The group itself has no process.
+        for most in 1..=21 {
+            let found = processes_below(root.path().to_owned(), most);
+            assert_eq!(found.len(), most - 1);
+        }
     }
 
     #[test]
