@@ -36,6 +36,25 @@ fn words(ended: Result<Result<(), String>, JoinError>) -> Result<(), String> {
     ended.map_err(|error| error.to_string()).flatten()
 }
 
+/// A job whose caller looks at it. It goes back among the others with this, also where the caller
+/// is gone meanwhile: dropping a job ends its work.
+struct Held<'a> {
+    jobs: &'a Jobs,
+    name: &'a str,
+    job: Job,
+    /// It has ended well, and is forgotten.
+    is_over: bool,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let job = std::mem::take(&mut self.job);
+            self.jobs.all(|all| all.insert(self.name.to_owned(), job));
+        }
+    }
+}
+
 impl Jobs {
     /// The outcome of the work of this name within `patience`: it is begun where it is due and does
     /// not go on already.
@@ -51,28 +70,33 @@ impl Jobs {
     where
         F: Future<Output = Result<(), String>> + Send + 'static,
     {
-        let mut job = self.all(|all| all.remove(name)).unwrap_or_default();
-        if job.running.is_empty() {
-            if let Some((error, again)) = &job.failed
+        let mut held = Held {
+            jobs: self,
+            name,
+            job: self.all(|all| all.remove(name)).unwrap_or_default(),
+            is_over: false,
+        };
+        if held.job.running.is_empty() {
+            if let Some((error, again)) = &held.job.failed
                 && *again > Instant::now()
             {
-                let error = error.clone();
-                self.all(|all| all.insert(name.to_owned(), job));
-                return Err(error);
+                return Err(error.clone());
             }
-            job.running.spawn(begin());
+            held.job.running.spawn(begin());
         }
-        let Ok(ended) = timeout(patience, job.running.join_next()).await else {
-            self.all(|all| all.insert(name.to_owned(), job));
+        let Ok(ended) = timeout(patience, held.job.running.join_next()).await else {
             return Err("the driver has not answered yet".to_owned());
         };
-        let error = match ended.map(words) {
-            Some(Ok(())) | None => return Ok(()),
-            Some(Err(error)) => error,
-        };
-        job.fail(error.clone());
-        self.all(|all| all.insert(name.to_owned(), job));
-        Err(error)
+        match ended.map(words) {
+            Some(Ok(())) | None => {
+                held.is_over = true;
+                Ok(())
+            }
+            Some(Err(error)) => {
+                held.job.fail(error.clone());
+                Err(error)
+            }
+        }
     }
 
     /// Forgets what has ended well, and failures that are long ago.
@@ -98,5 +122,36 @@ impl Jobs {
 
     fn all<T>(&self, with: impl FnOnce(&mut HashMap<String, Job>) -> T) -> T {
         with(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn work_goes_on_when_its_caller_is_gone() {
+        let jobs = Jobs::default();
+        let (end, ended) = tokio::sync::oneshot::channel::<()>();
+        let work = || async move { ended.await.map_err(|_dropped| "dropped".to_owned()) };
+        let caller = jobs.attempt("name", PATIENCE, work);
+        assert!(timeout(Duration::from_millis(10), caller).await.is_err());
+        tokio::task::yield_now().await;
+        end.send(()).unwrap();
+        let again = || std::future::ready(Err("begun a second time".to_owned()));
+        assert_eq!(jobs.attempt("name", PATIENCE, again).await, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn failed_work_is_not_begun_again_at_once() {
+        let jobs = Jobs::default();
+        let fails = || std::future::ready(Err("no".to_owned()));
+        let refused = Err("no".to_owned());
+        assert_eq!(jobs.attempt("name", PATIENCE, fails).await, refused);
+        let works = || std::future::ready(Ok(()));
+        assert_eq!(jobs.attempt("name", PATIENCE, works).await, refused);
+        assert_eq!(jobs.attempt("other", PATIENCE, works).await, Ok(()));
     }
 }
