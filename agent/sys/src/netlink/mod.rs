@@ -187,7 +187,14 @@ impl Socket {
                         Some(0) => {}
                         number => return Err(refusal(number, what, subject)),
                     },
-                    NLMSG_DONE => return Ok(found),
+                    // A list that failed half-way ends with the failure (`netlink_dump_done` in
+                    // the kernel): what has come of it is not the whole.
+                    NLMSG_DONE => {
+                        return match part.error_number() {
+                            Some(number) if number < 0 => Err(refusal(Some(number), what, subject)),
+                            Some(_) | None => Ok(found),
+                        };
+                    }
                     _ if !wanted(&part) => {}
                     _ if found.len() < MAX_MESSAGES => found.push(part),
                     _ => return Err(Error::new(what, subject, too_much())),
@@ -207,4 +214,38 @@ fn refusal(number: Option<i32>, what: &'static str, subject: &str) -> Error {
 
 fn too_much() -> io::Error {
     io::Error::other("the answer is too long")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixDatagram;
+
+    /// A message of the kernel without attributes: a header, and a number.
+    fn message(kind: u16, sequence: u32, number: i32) -> Vec<u8> {
+        let mut bytes = 20_u32.to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(0_u16.to_ne_bytes());
+        bytes.extend(sequence.to_ne_bytes());
+        bytes.extend(0_u32.to_ne_bytes());
+        bytes.extend(number.to_ne_bytes());
+        bytes
+    }
+
+    #[test]
+    fn a_list_counts_only_if_it_did_not_fail_half_way() {
+        let (kernel, own) = UnixDatagram::pair().unwrap();
+        let mut socket = Socket {
+            fd: own.into(),
+            sequence: 0,
+        };
+        let mut list = |end: i32| {
+            let all = [message(0x10, 7, 1), message(NLMSG_DONE, 7, end)];
+            kernel.send(&all.concat()).unwrap();
+            socket.answers(7..=7, "list", "links", &|_| true)
+        };
+        assert_eq!(list(0).unwrap().len(), 1);
+        let failure = list(-(Errno::ENOMEM as i32)).unwrap_err();
+        assert_eq!(failure.errno(), Some(Errno::ENOMEM as i32));
+    }
 }
