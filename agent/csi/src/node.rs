@@ -10,30 +10,31 @@ use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver, VolumeNodeResources};
 use http::Method;
 use serde_json::json;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
 
 /// Upstream's annotation: the node's id by driver, as JSON.
 const NODE_ID: &str = "csi.volume.kubernetes.io/nodeid";
 /// Pause after the master could not be reached.
 const RETRY: Duration = Duration::from_secs(5);
-/// Longest wait after the agent's start before the CSINode is written: drivers register again in
-/// this time.
+/// Time after the agent's start in which drivers register again.
 const SETTLE: Duration = Duration::from_secs(20);
 /// Writes in a row at most; two are enough where nobody else writes.
 const MAX_WRITES: usize = 4;
 
 /// Keeps both objects up to date with the registered drivers; never returns.
 pub(crate) async fn keep(registry: Arc<Registry>, node: String, api: Arc<dyn Api>) {
-    // An agent that has just started knows no driver: without the wait it would remove all entries,
-    // and pods with their volumes could not be scheduled here.
-    tokio::time::timeout(SETTLE, registry.changed.notified())
-        .await
-        .ok();
+    let settled = Instant::now() + SETTLE;
+    let mut registered = BTreeSet::new();
+    timeout_at(settled, registry.changed.notified()).await.ok();
     loop {
-        let wanted: Vec<_> = registry.all().iter().map(|driver| entry(driver)).collect();
-        if let Err(error) = write(&*api, &node, &wanted).await {
+        let drivers: Vec<_> = registry.all().iter().map(|driver| entry(driver)).collect();
+        registered.extend(drivers.iter().map(|driver| driver.name.clone()));
+        let settles = Instant::now() < settled;
+        let since_start = settles.then_some(&registered);
+        if let Err(error) = write(&*api, &node, &drivers, since_start).await {
             tracing::warn!(
                 error = error.chain(),
                 "cannot write the CSINode; trying again"
@@ -41,7 +42,11 @@ pub(crate) async fn keep(registry: Arc<Registry>, node: String, api: Arc<dyn Api
             tokio::time::sleep(RETRY).await;
             continue;
         }
-        registry.changed.notified().await;
+        if settles {
+            timeout_at(settled, registry.changed.notified()).await.ok();
+        } else {
+            registry.changed.notified().await;
+        }
     }
 }
 
@@ -55,6 +60,21 @@ fn entry(driver: &Driver) -> CSINodeDriver {
             .most
             .map(|count| VolumeNodeResources { count: Some(count) }),
     }
+}
+
+/// The entries to write: those of the registered `drivers` and, while the agent has just started,
+/// the present ones of drivers that have not registered `since_start`. Without these, pods with
+/// their volumes could not be scheduled here until they register again.
+fn wanted(
+    drivers: &[CSINodeDriver],
+    now: &[CSINodeDriver],
+    since_start: Option<&BTreeSet<String>>,
+) -> Vec<CSINodeDriver> {
+    let is_awaited = |one: &&CSINodeDriver| {
+        since_start.is_some_and(|registered| !registered.contains(&one.name))
+    };
+    let awaited = now.iter().filter(is_awaited);
+    drivers.iter().chain(awaited).cloned().collect()
 }
 
 /// The next list of drivers on the way to the wanted one; `None` if it is reached. The API refuses
@@ -73,28 +93,34 @@ fn next(now: &[CSINodeDriver], wanted: &[CSINodeDriver]) -> Option<Vec<CSINodeDr
     (!reached).then(|| wanted.to_vec())
 }
 
-async fn write(api: &dyn Api, node: &str, wanted: &[CSINodeDriver]) -> Result<(), ApiError> {
+async fn write(
+    api: &dyn Api,
+    node: &str,
+    drivers: &[CSINodeDriver],
+    since_start: Option<&BTreeSet<String>>,
+) -> Result<(), ApiError> {
     let all = "/apis/storage.k8s.io/v1/csinodes";
     let path = format!("{all}/{node}");
     for _ in 0..MAX_WRITES {
         match get::<CSINode>(api, path.clone()).await {
             Ok(mut found) => {
-                let Some(drivers) = next(&found.spec.drivers, wanted) else {
-                    return annotate(api, node, wanted).await;
+                let wanted = wanted(drivers, &found.spec.drivers, since_start);
+                let Some(next) = next(&found.spec.drivers, &wanted) else {
+                    return annotate(api, node, &wanted).await;
                 };
-                found.spec.drivers = drivers;
+                found.spec.drivers = next;
                 match send(api, Method::PUT, path.clone(), JSON, &found).await {
                     Err(error) if error.is_conflict() => {}
                     done => done?,
                 }
             }
-            Err(error) if error.is_not_found() && wanted.is_empty() => return Ok(()),
+            Err(error) if error.is_not_found() && drivers.is_empty() => return Ok(()),
             Err(error) if error.is_not_found() => {
                 let owner: Node = get(api, format!("/api/v1/nodes/{node}")).await?;
                 let owner = json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": owner.metadata.uid});
                 let meta = json!({"name": node, "ownerReferences": [owner]});
                 let made = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": meta,
-                    "spec": {"drivers": wanted}});
+                    "spec": {"drivers": drivers}});
                 send(api, Method::POST, all.to_owned(), JSON, &made).await?;
             }
             Err(error) => return Err(error),
@@ -132,6 +158,18 @@ mod tests {
             node_id: node_id.to_owned(),
             ..CSINodeDriver::default()
         }
+    }
+
+    #[test]
+    fn drivers_have_time_to_register_again_after_the_agents_start() {
+        let (a, b) = (driver("a", "1"), driver("b", "1"));
+        let (here, now) = ([a.clone()], [a.clone(), b.clone()]);
+        let mut registered = BTreeSet::from(["a".to_owned()]);
+        assert_eq!(wanted(&here, &now, Some(&registered)), [a.clone(), b]);
+        assert_eq!(wanted(&here, &now, None), [a.clone()], "not for ever");
+        registered.insert("b".to_owned());
+        let gone = wanted(&here, &now, Some(&registered));
+        assert_eq!(gone, [a], "it has registered, and is gone again");
     }
 
     #[test]
