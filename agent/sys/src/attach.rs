@@ -13,8 +13,8 @@ use nix::libc;
 use crate::beneath::PathHandle;
 use crate::error::{Context, Result};
 
-/// Whether mounts that are made below a mount later are seen below its copy, and the other way
-/// round.
+/// Mount propagation (`mountPropagation`): whether mounts that are made below a mount later show
+/// below its copy, and the reverse (mount_namespaces(7), shared subtrees).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Propagation {
     /// Neither (upstream's `None`).
@@ -45,8 +45,8 @@ impl Propagation {
     }
 }
 
-/// Mounts `source`, with all mounted below it, at `target`, where a file or a folder must be, as
-/// `source` is one. The mount ignores set-user-id bits and devices; with `read_only`, all of it is
+/// Mounts `source`, with all mounted below it, at `target`, which must exist and be a folder if
+/// `source` is one, else a file. The mount ignores set-user-id bits and devices; with `read_only`, all of it is
 /// read-only. With `users`, a user namespace, all of it belongs to that: what user 0 owns on the
 /// file system is owned by the namespace's user 0 there, and so on, and what is written there is
 /// owned on the file system the same way.
@@ -141,7 +141,7 @@ fn restrict(tree: &OwnedFd, read_only: bool, propagation: Propagation) -> io::Re
     set(tree, &attributes)
 }
 
-/// Gives a detached mount to a user namespace.
+/// Maps the ids of a detached mount to those of a user namespace (`MOUNT_ATTR_IDMAP`).
 fn give(tree: &OwnedFd, users: BorrowedFd<'_>) -> io::Result<()> {
     let fd = u64::try_from(users.as_raw_fd()).map_err(io::Error::other)?;
     let attributes = libc::mount_attr {

@@ -117,8 +117,8 @@ impl AsFd for PathHandle {
     }
 }
 
-/// The entries of a folder: their names, and `None` for `.` and `..`. A bad server (NFS, FUSE)
-/// tells entries without end, these as well: who reads counts each.
+/// The entries of a folder: their names, and `None` for `.` and `..`. A bad server (NFS, FUSE) can
+/// return entries without end, these two as well: the caller must count each.
 #[derive(Debug)]
 pub struct Entries(OwningIter);
 

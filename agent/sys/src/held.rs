@@ -1,8 +1,9 @@
-//! What processes keep of files that have no name any more: deleted ones that are open or mapped
-//! still take the disk, and no walk through folders meets them.
+//! Deleted files that processes keep open or mapped: they still take the disk, and no walk through
+//! folders finds them.
 //!
-//! Looked at are the descriptors of all threads and the mapped files, without any call to the file
-//! system that a file is on, which may hang. Not seen are descriptors on their way in a socket.
+//! The descriptors of all threads and the mapped files are examined, without any call to the file
+//! system that a file is on, which may hang. Descriptors on their way through a Unix socket
+//! (`SCM_RIGHTS`) are not seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
@@ -35,12 +36,12 @@ pub struct NamelessFile {
     pub direct: bool,
 }
 
-/// What processes keep.
+/// The files without a name that processes keep.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NamelessFiles {
     /// Each file once.
     pub files: Vec<NamelessFile>,
-    /// They have more descriptors and mappings than were to be looked at.
+    /// The list is incomplete: they have more descriptors and mappings than were to be looked at.
     pub more: bool,
 }
 

@@ -38,12 +38,12 @@ struct Attributes {
 }
 
 /// A program to start, and where to send the result.
-type Errand = (Program, SyncSender<Result<Started>>);
+type StartRequest = (Program, SyncSender<Result<Started>>);
 
 /// Programs started by it can send no signal to processes outside of it.
 #[derive(Debug, Clone)]
 pub struct Domain {
-    errands: SyncSender<Errand>,
+    requests: SyncSender<StartRequest>,
 }
 
 impl Domain {
@@ -53,7 +53,7 @@ impl Domain {
     /// Where the kernel is older than 6.12, was built or started without Landlock, or refuses it.
     pub fn new() -> Result<Self> {
         let ruleset = ruleset().at("make", SUBJECT)?;
-        let (errands, asked) = sync_channel::<Errand>(1);
+        let (requests, received) = sync_channel::<StartRequest>(1);
         let (entered, outcome) = sync_channel(1);
         std::thread::Builder::new()
             .name("domain".to_owned())
@@ -61,7 +61,7 @@ impl Domain {
                 let inside = enter(&ruleset);
                 drop(ruleset);
                 if entered.send(inside).is_ok() && inside.is_ok() {
-                    serve(&asked);
+                    serve(&received);
                 }
             })
             .at("start a thread for", SUBJECT)?;
@@ -69,7 +69,7 @@ impl Domain {
             .recv()
             .unwrap_or(Err(Errno::EPIPE))
             .at("enter", SUBJECT)?;
-        Ok(Self { errands })
+        Ok(Self { requests })
     }
 
     /// As [`process::start`], in this domain. The program is a child of the calling process.
@@ -78,7 +78,7 @@ impl Domain {
     /// As [`process::start`].
     pub fn start(&self, program: &Program) -> Result<Started> {
         let (answer, outcome) = sync_channel(1);
-        self.errands
+        self.requests
             .send((program.clone(), answer))
             .map_err(|_gone| Errno::ESRCH)
             .at("start", &program.path)?;
@@ -90,8 +90,8 @@ impl Domain {
 }
 
 /// Starts programs until the last handle of the domain is dropped.
-fn serve(errands: &Receiver<Errand>) {
-    for (program, answer) in errands {
+fn serve(requests: &Receiver<StartRequest>) {
+    for (program, answer) in requests {
         drop(answer.send(process::start(&program)));
     }
 }

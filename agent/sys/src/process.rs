@@ -61,7 +61,7 @@ pub fn start(program: &Program) -> Result<Started> {
     Ok(Started { pid, output })
 }
 
-/// A started program with pipes to its input and output.
+/// A started program, with pipes for its standard input and its standard output.
 #[derive(Debug)]
 pub struct Talking {
     /// The program; its output is what it writes to standard error.

@@ -1,5 +1,5 @@
-//! What the packet filter holds, in the kernel's own words: for who takes over a table, and for
-//! tests that compare two.
+//! Reads what a table of the packet filter holds, as the kernel encodes it: for a process that
+//! takes over the table of another, and for tests that compare two.
 
 use super::filter::Filter;
 use super::message::{Attributes, DUMP, Message, Part, attributes_of};
