@@ -97,8 +97,8 @@ impl Console {
         self.show(text);
     }
 
-    /// Writes one line into the kernel's log, as a daemon's notice (RFC 5424: facility 3, severity
-    /// 6), which a kernel with `quiet` does not print.
+    /// Writes one line into the kernel's log, as a daemon's informational message (RFC 5424:
+    /// facility 3, severity 6), which a kernel with `quiet` does not print.
     fn keep(&self, text: &str) {
         let mut line = format!("<{}>{TAG}{}", (DAEMON << 3) | 6, clean(text));
         let end = (0..=MAX_LINE).rev().find(|end| line.is_char_boundary(*end));

@@ -92,7 +92,7 @@ fn steps() -> Result<std::convert::Infallible, Fatal> {
     for entry in &mounts::EARLY {
         move_mount(entry.target, &format!("{NEW_ROOT}{}", entry.target)).map_err(broken)?;
     }
-    forget(Path::new("/"));
+    remove_initrd(Path::new("/"));
     switch_root(NEW_ROOT).map_err(broken)?;
     Err(Fatal::hold(
         "VERITY",
@@ -139,14 +139,14 @@ fn superblock(hashes: &Device) -> Result<Superblock, RootError> {
 }
 
 /// Frees the initrd's memory: removes everything on its own filesystem, other mounts untouched.
-fn forget(directory: &Path) {
+fn remove_initrd(directory: &Path) {
     let Ok(own) = fs::symlink_metadata(directory).map(|meta| meta.dev()) else {
         return;
     };
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         match entry.metadata() {
             Ok(meta) if meta.dev() == own && meta.is_dir() => {
-                forget(&entry.path());
+                remove_initrd(&entry.path());
                 // A file that can't be removed only costs memory.
                 drop(fs::remove_dir(entry.path()));
             }

@@ -275,7 +275,7 @@ impl Driver<'_> {
         self.event(event);
     }
 
-    /// Notes in a service's log why it ended.
+    /// Notes in a service's log what init has done with the service.
     fn note(&mut self, index: usize, text: &str) {
         if let Some(output) = self.output.as_mut() {
             output.note(index, text);

@@ -24,7 +24,7 @@ pub enum SmbiosError {
 /// The configurations in one raw structure, normally none or one.
 ///
 /// # Errors
-/// A string has the prefix of a configuration and is no Base64.
+/// A string has the prefix of a configuration, and is no base64 or holds more than [`MAX_BYTES`].
 pub fn configurations(raw: &[u8]) -> Result<Vec<Vec<u8>>, SmbiosError> {
     strings(raw)
         .iter()

@@ -1,5 +1,5 @@
-//! Which boots that can't open the state leave it on the disk, and keep theirs in memory; what else
-//! than the TPM opens a worker's state.
+//! Decides whether a boot that can't open the state leaves it on the disk and keeps its own in
+//! memory. Removes the recovery keys that earlier versions kept in workers' states.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
