@@ -141,12 +141,12 @@ fn watch_end(
             message,
         },
     );
-    let teller = Teller {
+    let reporter = ExpiryReporter {
         notices,
         node: name,
     };
     tasks.spawn(async move {
-        let never = issued::watch(end, move |left| teller.tell(left)).await;
+        let never = issued::watch(end, move |left| reporter.report(left)).await;
         match never {}
     });
 }
@@ -194,13 +194,13 @@ fn take(
 }
 
 /// Reports the certificates' expiry: on the console, as a condition of the Node and as events.
-struct Teller {
+struct ExpiryReporter {
     notices: Notices,
     node: String,
 }
 
-impl Teller {
-    fn tell(&self, left: Duration) {
+impl ExpiryReporter {
+    fn report(&self, left: Duration) {
         let message = ends(&self.node, left);
         say(&message);
         let reason = if left.is_zero() {

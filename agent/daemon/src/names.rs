@@ -13,7 +13,7 @@ use config_model::MachineConfig;
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
-/// What is left for the next agent, in the folder for data of this boot.
+/// The snapshot of names for the next agent, in the folder for data of this boot.
 const FILE: &str = "names";
 
 /// Spawns the name server of the node with this name. It answers at once where an agent of this

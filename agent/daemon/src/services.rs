@@ -1,5 +1,5 @@
-//! Cluster services, served on this node once it has a range of pod addresses, and where its DNS
-//! answers from then on.
+//! Cluster services on this node: the service proxy, and the addresses of cluster DNS. Both begin
+//! once the node has a range of pod addresses.
 
 use crate::tunnel::Tunnel;
 use agent_api::Api;

@@ -22,7 +22,8 @@ struct Files {
 }
 
 impl JoinNote {
-    /// By the places of the file and of its text's key, where there may be them.
+    /// The note in this file, whose text is authenticated by the key in `key`. Without one of the
+    /// two paths there is no note: the machine has no state that lasts.
     pub(crate) fn at(file: Option<&Path>, key: Option<&Path>) -> Self {
         Self(file.zip(key).map(|(file, key)| Files {
             generation: file.to_owned(),
@@ -30,7 +31,7 @@ impl JoinNote {
         }))
     }
 
-    /// The file, for what is said about it.
+    /// The path of the file, for messages.
     pub(crate) fn place(&self) -> &Path {
         let files = self.0.as_ref();
         files.map_or(Path::new(""), |files| &files.generation)
