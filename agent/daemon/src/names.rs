@@ -100,7 +100,7 @@ mod tests {
             node: "worker-1".to_owned(),
         };
         let path = run.join(FILE);
-        snapshot.leave(&path, &origin).expect("a snapshot");
+        snapshot.save(&path, &origin).expect("a snapshot");
     }
 
     /// An agent on a host whose master, by its user-data, is at an address where nobody answers.

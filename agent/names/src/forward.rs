@@ -24,7 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const MOST_SERVERS: usize = 3;
 /// How long a server that did not answer is asked last; then one question tries it.
 const REST: Duration = Duration::from_secs(30);
-/// Servers of which that is known: more than a machine and its stub domains have as a rule.
+/// Most servers that are remembered as silent: more than a machine and its stub domains have as a
+/// rule.
 const MOST_RESTING: usize = 64;
 /// Cached answers, each of at most [`LARGEST_KEPT`] bytes: 8 MiB together.
 const MOST_KEPT: usize = 4096;
@@ -51,7 +52,7 @@ struct CachedAnswer {
     seconds: u32,
 }
 
-/// What is asked of servers at the time, and the place of its answer.
+/// The questions that servers are being asked, each with the place for its answer.
 type UnderWay = HashMap<Asked, Arc<OnceCell<Message>>>;
 
 /// Asks upstream DNS servers, and caches their answers.
@@ -86,8 +87,8 @@ impl Forwarder {
         }
     }
 
-    /// Resolves a name upstream; an upstream failure becomes SERVFAIL. Who asks what is under way
-    /// gets the same answer, whose id and question may be another client's.
+    /// Resolves a name upstream; an upstream failure becomes SERVFAIL. A question that servers are
+    /// being asked already gets that answer, whose id and question may be another client's.
     pub(super) async fn ask(&self, question: &Question, name: &Name) -> Message {
         let asked = Asked {
             name: name.to_lowercase(),

@@ -1,4 +1,5 @@
-//! The name server over an agent's life: before the master answers, as an earlier agent left it.
+//! The name server over an agent's life: until the master answers, it serves the names that an
+//! earlier agent saved.
 
 use crate::server::{Settings, serve};
 use crate::snapshot::{Origin, OwnAddress, Snapshot};
@@ -25,7 +26,7 @@ pub struct Options {
     pub view: View,
     /// The snapshot's file, in a folder of root's alone and in memory.
     pub snapshot: PathBuf,
-    /// Who takes up snapshots, and leaves them.
+    /// The boot and the node whose snapshots are loaded and saved.
     pub origin: Origin,
     /// The machine's other addresses.
     pub machine: Vec<IpAddr>,
@@ -42,7 +43,7 @@ pub struct Names {
     /// What is answered.
     answered: View,
     /// Whether it is an earlier agent's until the master has sent the whole.
-    is_left: bool,
+    is_from_snapshot: bool,
     /// Where it answers.
     own: watch::Sender<Vec<OwnAddress>>,
     machine: watch::Sender<Vec<IpAddr>>,
@@ -52,7 +53,7 @@ impl Names {
     /// The name server of a node, with what an earlier agent left of names. One that may not be
     /// used is logged, and names wait for the master.
     pub fn new(options: Options) -> Self {
-        let left = Snapshot::left(&options.snapshot, &options.origin);
+        let left = Snapshot::load(&options.snapshot, &options.origin);
         let left = left.unwrap_or_else(|error| {
             tracing::warn!(
                 path = %options.snapshot.display(),
@@ -62,7 +63,7 @@ impl Names {
             None
         });
         let answered = View::default();
-        let is_left = left.is_some();
+        let is_from_snapshot = left.is_some();
         let own = left.map(|left| {
             tracing::info!(
                 services = left.known.services.as_ref().map(BTreeMap::len),
@@ -73,7 +74,7 @@ impl Names {
         });
         Self {
             answered,
-            is_left,
+            is_from_snapshot,
             own: watch::Sender::new(own.unwrap_or_default()),
             machine: watch::Sender::new(options.machine.clone()),
             options,
@@ -97,8 +98,8 @@ impl Names {
         });
     }
 
-    /// Answers the machine's programs at these addresses, as they are at the time, until nobody
-    /// tells them any more.
+    /// Follows the machine's addresses, whose programs are answered; returns once the sender of
+    /// the addresses is gone.
     pub async fn follow(&self, mut addresses: watch::Receiver<Vec<IpAddr>>) {
         loop {
             let now = addresses.borrow_and_update().clone();
@@ -109,12 +110,12 @@ impl Names {
         }
     }
 
-    /// Serves until it is dropped, and leaves what the next agent needs for that.
+    /// Serves until it is dropped, and saves snapshots for the next agent.
     pub async fn run(&self) -> Infallible {
         tokio::select! {
             never = self.answer() => never,
             never = self.take_over() => never,
-            never = self.leave() => never,
+            never = self.save_snapshots() => never,
         }
     }
 
@@ -141,7 +142,8 @@ impl Names {
                 }
                 tokio::time::sleep(RETRY).await;
             };
-            // Cancel-safe: questions that are dropped are asked again. This holds the sender.
+            // Cancel-safe: questions that are dropped are asked again. `changed` does not fail, as
+            // `self` holds the sender.
             tokio::select! {
                 () = served => {}
                 Ok(()) = own.changed() => {}
@@ -149,10 +151,11 @@ impl Names {
         }
     }
 
-    /// Answers by what the node knows, from when it knows all that an earlier agent did.
+    /// Answers by what the node knows; where there is a snapshot, only once the node knows all of
+    /// which names are made.
     async fn take_over(&self) -> Infallible {
         let mut changes = self.options.view.changes();
-        let mut waits = self.is_left;
+        let mut waits = self.is_from_snapshot;
         loop {
             let known = Arc::clone(&changes.borrow_and_update());
             waits = waits && !is_whole(&known);
@@ -165,22 +168,23 @@ impl Names {
         }
     }
 
-    /// Leaves what names are made of, soon after each change.
-    async fn leave(&self) -> Infallible {
+    /// Saves a snapshot soon after each change.
+    async fn save_snapshots(&self) -> Infallible {
         let (mut changes, mut own) = (self.options.view.changes(), self.own.subscribe());
-        let mut left: Option<Snapshot> = None;
+        let mut saved: Option<Snapshot> = None;
         let mut logged = false;
         loop {
             let now = Snapshot {
                 known: Arc::clone(&changes.borrow_and_update()),
                 own: own.borrow_and_update().clone(),
             };
-            let differs = |left: &Snapshot| left.own != now.own || differ(&left.known, &now.known);
-            if is_whole(&now.known) && !now.own.is_empty() && left.as_ref().is_none_or(differs) {
-                left = Some(now.clone());
+            let differs =
+                |saved: &Snapshot| saved.own != now.own || differ(&saved.known, &now.known);
+            if is_whole(&now.known) && !now.own.is_empty() && saved.as_ref().is_none_or(differs) {
+                saved = Some(now.clone());
                 let (path, origin) = (self.options.snapshot.clone(), self.options.origin.clone());
-                let leave = move || now.leave(&path, &origin);
-                match tokio::task::spawn_blocking(leave).await {
+                let save = move || now.save(&path, &origin);
+                match tokio::task::spawn_blocking(save).await {
                     Ok(Ok(())) => logged = false,
                     Ok(Err(error)) => {
                         if !std::mem::replace(&mut logged, true) {
@@ -197,7 +201,7 @@ impl Names {
                 }
                 tokio::time::sleep(PAUSE).await;
             }
-            // Cancel-safe: both only wait. This holds the sender of one, and the view is there.
+            // Cancel-safe: both only wait, and neither fails: `self` holds both senders.
             tokio::select! {
                 Ok(()) = changes.changed() => {}
                 Ok(()) = own.changed() => {}

@@ -46,7 +46,7 @@ fn is_found(names: &Names) -> bool {
 fn left(folder: &Path) {
     let known = Arc::new(crate::zone::tests::known());
     let snapshot = Snapshot { own: own(), known };
-    snapshot.leave(&folder.join("names"), &origin()).unwrap();
+    snapshot.save(&folder.join("names"), &origin()).unwrap();
 }
 
 /// Lets the names do what they have to do at once.
@@ -157,7 +157,7 @@ async fn names_are_left_soon_after_each_change_of_them_and_not_more_often() {
         assert!(then.elapsed() + Duration::from_millis(200) >= PAUSE);
         assert!(then.elapsed() < 2 * PAUSE);
         let spaces = |left: &Snapshot| left.known.namespaces.clone().unwrap_or_default();
-        let read = || Snapshot::left(&path, &origin()).unwrap().unwrap();
+        let read = || Snapshot::load(&path, &origin()).unwrap().unwrap();
         assert_eq!(spaces(&read()), ["a".to_owned()].into());
         // Of many changes the last one.
         for name in ["b", "c", "d"] {
@@ -174,7 +174,7 @@ async fn names_are_left_soon_after_each_change_of_them_and_not_more_often() {
         assert_eq!(file(), third, "names need no nodes");
     };
     tokio::select! {
-        never = names.leave() => match never {},
+        never = names.save_snapshots() => match never {},
         () = changes => {}
     }
 }

@@ -208,8 +208,8 @@ impl Server {
         answer(&index, question)
     }
 
-    /// The answer's bytes; none where nothing is sent. `limit`: its most bytes, where the client's
-    /// word does not count.
+    /// The answer's bytes; none where nothing is sent. `limit` is the most bytes by TCP; without it
+    /// the size that the client's EDNS allows for a datagram counts.
     async fn answered(
         &self,
         bytes: &[u8],

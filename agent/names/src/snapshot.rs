@@ -1,11 +1,11 @@
-//! What an agent leaves of the cluster's names, so that the next agent of the same boot answers
-//! them before its master does.
+//! The cluster's names as an agent saves them, so that the next agent of the same boot answers them
+//! before its master does.
 //!
-//! Lines of JSON: a head, an object each, and an end with their number. It has what names are made
-//! of and no more, and nothing but names is made of it: what the packet filter holds, who is a peer
-//! and what pods are told wait for the master. The file is in a folder of root's alone and in
-//! memory. Another's, one of another boot or node, and one that is not whole is refused: then names
-//! wait, too.
+//! Lines of JSON: a head, one line for each object, and an end with their number. It holds only
+//! what names are made of, and only names are answered by it: the packet filter, peers and the
+//! settings of pods wait for the master. The file lies in memory, in a folder that only root can
+//! write. A file that another user wrote, of another boot or node, or incomplete, is refused: then
+//! names wait for the master, too.
 
 use agent_proxy::{Endpoint, Key, Known, Port, Protocol, Service, Slice, SlicePort};
 use config_model::format::Cidr;
@@ -26,7 +26,7 @@ const VERSION: u32 = 1;
 /// Most addresses at which a node answers: one of each family.
 const MOST_OWN: usize = 2;
 
-/// Who leaves a snapshot, and takes one up.
+/// The boot and the node of a snapshot: an agent loads only those of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
     /// The kernel's `boot_id`.
@@ -353,32 +353,32 @@ impl Snapshot {
         })
     }
 
-    /// Puts it in the place of an earlier one, whole or not at all. After a failure there is none.
+    /// Replaces an earlier one, whole or not at all. After a failure there is none.
     ///
     /// # Errors
     /// If it has too many bytes, or can't be written.
-    pub fn leave(&self, path: &Path, origin: &Origin) -> io::Result<()> {
+    pub fn save(&self, path: &Path, origin: &Origin) -> io::Result<()> {
         let new = path.with_extension("new");
-        let left = || {
+        let save = || {
             absent(&new)?;
             let mut options = File::options();
             let file = options.write(true).create_new(true).mode(0o600);
             self.write(origin, file.open(&new)?)?;
             fs::rename(&new, path)
         };
-        left().inspect_err(|_| {
+        save().inspect_err(|_| {
             for path in [&*new, path] {
                 absent(path).ok();
             }
         })
     }
 
-    /// The one that an earlier agent left, if there is one.
+    /// Loads the one that an earlier agent saved, if there is one.
     ///
     /// # Errors
     /// The file can't be read; it belongs to another user, or others may write it; it is too large,
     /// torn or malformed, or of another version, boot or node.
-    pub fn left(path: &Path, origin: &Origin) -> Result<Option<Self>, Refused> {
+    pub fn load(path: &Path, origin: &Origin) -> Result<Option<Self>, Refused> {
         let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK;
         let file = File::options()
             .read(true)

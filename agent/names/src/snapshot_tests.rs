@@ -300,8 +300,8 @@ fn a_snapshot_that_is_too_large_is_neither_left_nor_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("names");
     let (large, bytes) = large();
-    snapshot(Arc::new(known())).leave(&path, &origin()).unwrap();
-    let error = large.leave(&path, &origin()).unwrap_err();
+    snapshot(Arc::new(known())).save(&path, &origin()).unwrap();
+    let error = large.save(&path, &origin()).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
     let left = fs::read_dir(folder.path()).unwrap().count();
     assert_eq!(
@@ -309,7 +309,7 @@ fn a_snapshot_that_is_too_large_is_neither_left_nor_read() {
         "no earlier snapshot stays, as it is no longer right"
     );
     fs::write(&path, bytes).unwrap();
-    let refused = Snapshot::left(&path, &origin()).unwrap_err();
+    let refused = Snapshot::load(&path, &origin()).unwrap_err();
     assert!(matches!(refused, Refused::TooLarge), "{refused:?}");
 }
 
@@ -318,28 +318,28 @@ fn what_others_could_have_written_is_refused() {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("names");
-    assert!(Snapshot::left(&path, &origin()).unwrap().is_none());
+    assert!(Snapshot::load(&path, &origin()).unwrap().is_none());
     let whole = snapshot(Arc::new(known()));
     // Remains of an agent that was killed as it wrote.
     fs::write(path.with_extension("new"), "{").unwrap();
-    whole.leave(&path, &origin()).unwrap();
+    whole.save(&path, &origin()).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-    assert!(Snapshot::left(&path, &origin()).unwrap().is_some());
+    assert!(Snapshot::load(&path, &origin()).unwrap().is_some());
     for mode in [0o620, 0o602] {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-        let refused = Snapshot::left(&path, &origin()).unwrap_err();
+        let refused = Snapshot::load(&path, &origin()).unwrap_err();
         assert!(matches!(refused, Refused::NotOwn), "{mode:o}: {refused:?}");
     }
-    whole.leave(&path, &origin()).unwrap();
+    whole.save(&path, &origin()).unwrap();
     let link = folder.path().join("link");
     symlink(&path, &link).unwrap();
-    let refused = Snapshot::left(&link, &origin()).unwrap_err();
+    let refused = Snapshot::load(&link, &origin()).unwrap_err();
     assert!(matches!(refused, Refused::Unread(_)), "{refused:?}");
-    let refused = Snapshot::left(folder.path(), &origin()).unwrap_err();
+    let refused = Snapshot::load(folder.path(), &origin()).unwrap_err();
     assert!(matches!(refused, Refused::NotOwn), "{refused:?}");
     // Nobody writes to it, and nobody waits for that.
     let pipe = folder.path().join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let refused = Snapshot::left(&pipe, &origin()).unwrap_err();
+    let refused = Snapshot::load(&pipe, &origin()).unwrap_err();
     assert!(matches!(refused, Refused::NotOwn), "{refused:?}");
 }
