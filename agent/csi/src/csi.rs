@@ -57,10 +57,10 @@ struct Known {
 /// A volume, held by the task that makes calls for it.
 type Slot = Arc<Mutex<Volume>>;
 
-/// Ends what goes on in the background.
-struct AtItsEnd(Arc<Csi>);
+/// Ends the background jobs when [`Csi::run`] is dropped.
+struct EndsJobs(Arc<Csi>);
 
-impl Drop for AtItsEnd {
+impl Drop for EndsJobs {
     fn drop(&mut self) {
         self.0.jobs.end();
     }
@@ -109,7 +109,7 @@ impl Csi {
         if !self.options.allowed {
             return std::future::pending().await;
         }
-        let _end = AtItsEnd(self.clone());
+        let _end = EndsJobs(self.clone());
         let registry = self.registry.clone();
         let node = node::keep(
             registry.clone(),

@@ -9,8 +9,8 @@
 //!   and refuses what the node does not do for it: attaching, service account tokens.
 //! - [`ledger`] keeps what may be mounted on the disk, so that an agent that begins again goes on
 //!   where the last one ended.
-//! - [`ownership`] gives a volume's files the pod's group, on a thread of its own, as a file system
-//!   may never answer.
+//! - [`ownership`] gives a volume's files the pod's group, on a thread of its own, because a file
+//!   system may never answer.
 //! - [`usage`] (pure) reads what a driver says of how much of a volume is used.
 //! - [`registry`] finds and identifies drivers; [`node`] publishes them in the API.
 //! - [`grpc`] makes one call on one connection. A driver's answers are hostile input: bounded in

@@ -56,11 +56,12 @@ impl Groups {
         }
     }
 
-    /// Gives the volume's files the group. Dropped, it ends with the file system's next answer; a
-    /// volume whose thread goes on so long gets no second one.
+    /// Gives the volume's files the group. If the future is dropped, its thread ends with the file
+    /// system's next answer; until then the volume gets no other thread.
     ///
     /// # Errors
-    /// See [`give`]; the file system is silent, or all threads of the namespace are in such ones.
+    /// See [`give`]; the file system is silent, or all threads of the namespace wait for silent file
+    /// systems.
     pub(crate) async fn give(
         &self,
         request: &Request,

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-/// Where drivers say that they are here.
+/// The folder in which drivers register, by a socket each.
 pub(crate) const REGISTRATION: &str = "plugins_registry";
 /// Where drivers have their own sockets.
 const PLUGINS: &str = "plugins";
@@ -33,8 +33,8 @@ impl DriverOptions {
     pub const CALL_LIMIT: Duration = Duration::from_secs(120);
 }
 
-/// Whether a driver may be called so (CSI specification, `GetPluginInfoResponse`); the name is one
-/// plain name in a folder then.
+/// Whether a text is a driver's name (CSI specification, `GetPluginInfoResponse`). Such a name can
+/// also be a file's.
 pub(crate) fn is_name(name: &str) -> bool {
     let edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
     let (first, last) = (name.bytes().next(), name.bytes().next_back());
@@ -42,7 +42,7 @@ pub(crate) fn is_name(name: &str) -> bool {
     name.len() <= LONGEST_NAME && edge(first) && edge(last) && name.bytes().all(plain)
 }
 
-/// Whether a name of a pod, a volume or a secret is one plain name in a folder and in a path of the
+/// Whether a name of a pod, a volume or a secret can be a file's name and a part of a path of the
 /// API.
 pub(crate) fn is_plain(name: &str) -> bool {
     config_kube::local_volume::is_name(name)

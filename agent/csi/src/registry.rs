@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 const PERIOD: Duration = Duration::from_secs(1);
 /// Most names in the folder that are looked at, and so most drivers.
 const MAX_NAMES: usize = 64;
-/// Pauses before a plugin that was refused is met again: the first, and the longest.
+/// Pauses before a plugin that was refused is asked again: the first, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(120);
 
@@ -50,13 +50,13 @@ struct Known {
 #[derive(Debug)]
 struct SeenSocket {
     id: Id,
-    /// None while it is being met, or once it is registered.
+    /// When the plugin is asked again; `None` while it is being asked, and once it is registered.
     again: Option<Instant>,
     pause: Duration,
 }
 
 /// The outcome of a plugin's registration.
-struct Meeting {
+struct Attempt {
     socket: String,
     id: Id,
     outcome: Result<(), String>,
@@ -87,15 +87,15 @@ impl Registry {
     /// Looks for plugins until it is dropped.
     pub(crate) async fn run(self: Arc<Self>) {
         let mut seen: BTreeMap<String, SeenSocket> = BTreeMap::new();
-        let mut meetings: JoinSet<Meeting> = JoinSet::new();
+        let mut attempts: JoinSet<Attempt> = JoinSet::new();
         loop {
-            self.look(&mut seen, &mut meetings);
+            self.look(&mut seen, &mut attempts);
             tokio::select! {
                 // Cancel-safe: a set's join loses nothing when dropped, and the folder is read anew
                 // in the next turn.
-                Some(met) = meetings.join_next(), if !meetings.is_empty() => {
-                    if let Ok(met) = met {
-                        self.note(&mut seen, met);
+                Some(done) = attempts.join_next(), if !attempts.is_empty() => {
+                    if let Ok(done) = done {
+                        self.note(&mut seen, done);
                     }
                 }
                 () = tokio::time::sleep(PERIOD) => {}
@@ -107,7 +107,7 @@ impl Registry {
     fn look(
         self: &Arc<Self>,
         seen: &mut BTreeMap<String, SeenSocket>,
-        meetings: &mut JoinSet<Meeting>,
+        attempts: &mut JoinSet<Attempt>,
     ) {
         let there = sockets(&self.options.data);
         seen.retain(|socket, known| {
@@ -126,9 +126,9 @@ impl Registry {
             if known.again.is_some_and(|at| at <= Instant::now()) {
                 known.again = None;
                 let registry = self.clone();
-                meetings.spawn(async move {
-                    let outcome = registry.meet(&socket).await;
-                    Meeting {
+                attempts.spawn(async move {
+                    let outcome = registry.try_to_register(&socket).await;
+                    Attempt {
                         socket,
                         id,
                         outcome,
@@ -138,14 +138,14 @@ impl Registry {
         }
     }
 
-    fn note(&self, seen: &mut BTreeMap<String, SeenSocket>, met: Meeting) {
-        let Meeting {
+    fn note(&self, seen: &mut BTreeMap<String, SeenSocket>, done: Attempt) {
+        let Attempt {
             socket,
             id,
             outcome,
-        } = met;
+        } = done;
         let Some(known) = seen.get_mut(&socket).filter(|known| known.id == id) else {
-            // It went while it was met; another of its name is met by itself.
+            // The socket went meanwhile; another one of its name is registered on its own.
             if outcome.is_ok() && !seen.contains_key(&socket) {
                 self.forget(&socket);
             }
@@ -162,7 +162,7 @@ impl Registry {
     }
 
     /// Registers a plugin, and reports the result to it.
-    async fn meet(&self, socket: &str) -> Result<(), String> {
+    async fn try_to_register(&self, socket: &str) -> Result<(), String> {
         let at = registration(&self.options.data, socket);
         let outcome = match identify(&at, self.options.call_limit).await {
             Ok(driver) => self.register(socket, driver).await,
@@ -238,7 +238,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn only_sockets_of_the_folder_itself_are_met() {
+    fn only_sockets_of_the_folder_itself_count() {
         let dir = tempfile::tempdir().unwrap();
         assert!(sockets(dir.path()).is_empty());
         let folder = dir.path().join(REGISTRATION);
