@@ -132,7 +132,7 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
         let opening = timeout(OPENING, async {
             while !self.has_opened() {
                 let link = &mut self.link;
-                let (hears, writes) = (link.hears(), link.writes());
+                let (hears, writes) = (link.may_read(), link.has_output());
                 // Each arm is cancel-safe: bytes were read or written, or not.
                 tokio::select! {
                     came = link.reader.read(&mut link.inbox), if hears => match came? {
@@ -170,7 +170,7 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
     ) -> io::Result<Option<Leave>> {
         let link = &mut self.link;
         let (room, idle) = (link.has_room(), pending.bytes.is_empty());
-        let (hears, writes) = (link.hears() && idle, link.writes());
+        let (hears, writes) = (link.may_read() && idle, link.has_output());
         // At least one arm is enabled: an empty outbox has room. Each arm is cancel-safe.
         tokio::select! {
             came = link.reader.read(&mut link.inbox), if hears => match came? {
@@ -185,7 +185,7 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
                 *stdin = None;
                 pending.bytes.clear();
             },
-            _ = link.ping.tick(), if room => self.link.ask(),
+            _ = link.ping.tick(), if room => self.link.send_ping(),
         }
         Ok(None)
     }

@@ -78,8 +78,8 @@ async fn run<S: AsyncRead + AsyncWrite>(
         .await?
         {
             End::Client(leave) => {
-                // This kills the process. First, as the client may read no more, and the parting
-                // with it could wait.
+                // Dropping it kills the process: before the connection is closed, which may take
+                // long where the client reads nothing.
                 drop(control);
                 return client.part(leave).await;
             }

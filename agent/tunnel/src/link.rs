@@ -96,12 +96,12 @@ impl<S: AsyncRead + AsyncWrite> Link<S> {
     }
 
     /// Whether the client may be read from.
-    pub(crate) fn hears(&self) -> bool {
+    pub(crate) fn may_read(&self) -> bool {
         self.outbox.len() < ANSWERS
     }
 
     /// Whether [`push`] has something to do.
-    pub(crate) fn writes(&self) -> bool {
+    pub(crate) fn has_output(&self) -> bool {
         !self.outbox.is_empty() || self.unflushed
     }
 
@@ -127,8 +127,8 @@ impl<S: AsyncRead + AsyncWrite> Link<S> {
         }
     }
 
-    /// Pings the client.
-    pub(crate) fn ask(&mut self) {
+    /// Queues a ping for the client.
+    pub(crate) fn send_ping(&mut self) {
         match &mut self.framing {
             Framing::WebSocket(_) => websocket::frame(Kind::Ping, &[], &[], &mut self.outbox),
             Framing::Spdy(next) => {

@@ -72,8 +72,8 @@ impl<S: AsyncRead + AsyncWrite, P: Session> Relay<S, P> {
         while !self.session.is_over(&self.connections) {
             let link = &mut self.link;
             let room = link.has_room();
-            let hears = link.hears() && self.connections.held() < QUEUE;
-            let writes = link.writes();
+            let hears = link.may_read() && self.connections.held() < QUEUE;
+            let writes = link.has_output();
             // Each arm is cancel-safe: reads and writes have happened or not, and so have turns.
             tokio::select! {
                 came = link.reader.read(&mut link.inbox), if hears => match came? {
@@ -86,7 +86,7 @@ impl<S: AsyncRead + AsyncWrite, P: Session> Relay<S, P> {
                 turn = self.connections.turn(room) => {
                     self.session.report(turn, &mut self.connections, &mut self.link);
                 },
-                _ = link.ping.tick(), if room => self.link.ask(),
+                _ = link.ping.tick(), if room => self.link.send_ping(),
             }
             self.session.flush(&mut self.link);
         }

@@ -1,4 +1,4 @@
-//! Which container is meant.
+//! Finds the attempt of a container that exec and attach are meant for.
 
 use crate::handshake::TunnelRefusal;
 use agent_runtime::{Container as Seen, ContainerState, PodRef};
