@@ -146,9 +146,9 @@ impl Journal {
         };
         let place = Arc::clone(places).try_acquire_owned();
         let place = place.map_err(|_full| Refusal::Busy)?;
-        let where_from = Arc::clone(&self.places);
+        let paths = Arc::clone(&self.places);
         // Finding the boot needs a scan of all lines.
-        let reader = self.at_work(move || where_from.open(query)).await??;
+        let reader = self.at_work(move || paths.open(query)).await??;
         let body = StreamBody::new(pieces(self.clone(), reader, place));
         let mut response = Response::new(BodyExt::boxed_unsync(body));
         let plain = HeaderValue::from_static("text/plain");
@@ -247,7 +247,6 @@ fn now() -> Now {
 /// A log on its way.
 struct Sending {
     journal: Journal,
-    /// `None` while a thread reads.
     reader: Reader,
     /// The answer's slot.
     _place: OwnedSemaphorePermit,
