@@ -72,7 +72,7 @@ pub trait KubeletState: Send + Sync + fmt::Debug + 'static {
     /// static pods.
     fn uid_of(&self, shown: &str) -> String;
 
-    /// By what the kubelet works: the JSON document below `/configz`. Nothing of it is secret.
+    /// The kubelet's settings: the JSON document of `/configz`. Nothing of it is secret.
     fn settings(&self) -> String;
 
     /// The version of Kubernetes that it speaks: `v1.36.0`.
@@ -432,7 +432,7 @@ impl Server {
         }
     }
 
-    /// An answer is the check.
+    /// Notes that the server is healthy: that it answers is all that the check asks for.
     fn note_health(&self) {
         self.health.note("healthz", [("ping", true)]);
     }

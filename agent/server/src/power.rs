@@ -15,7 +15,7 @@ pub(crate) fn answer(
     method: &Method,
     path: &str,
 ) -> Reply {
-    match order_of(caller, method, path).and_then(|order| Ok((order, taken(orders)?))) {
+    match order_of(caller, method, path).and_then(|order| Ok((order, supervisor(orders)?))) {
         Err((status, why)) => Reply::Whole(text(status, why)),
         Ok((order, orders)) => {
             let mut head = Response::new(());
@@ -53,7 +53,7 @@ fn order_of(
 }
 
 /// The way to the supervisor that ends the machine.
-fn taken(
+fn supervisor(
     orders: Option<&mpsc::Sender<Order>>,
 ) -> Result<mpsc::Sender<Order>, (StatusCode, &'static str)> {
     orders.cloned().ok_or((

@@ -19,8 +19,8 @@ const MAX_LINE: u64 = 64 * 1024;
 /// Bytes of a file, from its end, in which the last lines are looked for where their number of
 /// bytes is limited, too: in these are far more lines than anybody asks for, or far more bytes.
 const NEAR: u64 = 256 * 1024;
-/// Looks for the files of a log before it counts as one whose files change all the time: what is
-/// there then is taken.
+/// How often the files of a log are listed until two lists are the same. In a log whose files
+/// rotate faster the last list counts.
 const LOOKS: usize = 8;
 
 /// The options of a request for a log (upstream: `PodLogOptions`).
@@ -143,8 +143,7 @@ impl Reader {
             inside_line: false,
             options,
         };
-        // What is put aside meanwhile is not missed; a log that is put aside faster than one can
-        // look shows what it shows.
+        // Again where a file was rotated meanwhile, which would be missed.
         for _ in 0..LOOKS {
             let names = reader.names()?;
             match reader.options.tail_lines {
@@ -250,7 +249,7 @@ impl Reader {
             for name in &names {
                 files.extend(self.kept(name)?);
             }
-            // A file that was put aside or removed meanwhile would be missed.
+            // A file that was rotated or removed meanwhile would be missed.
             if self.names()? != names {
                 continue;
             }

@@ -37,13 +37,7 @@ pub(crate) fn flags(settings: &str) -> String {
         let value = value
             .as_str()
             .map_or_else(|| value.to_string(), str::to_owned);
-        text.extend([
-            name.as_str(),
-            "=",
-            &value,
-            "
-",
-        ]);
+        text.extend([name.as_str(), "=", &value, "\n"]);
     }
     text
 }
