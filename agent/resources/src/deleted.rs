@@ -48,8 +48,8 @@ impl DeletedFiles {
         self
     }
 
-    /// What of it lies in a folder of the pod on the disk. A file whose mount no process has any
-    /// more may lie in any.
+    /// The deleted files of a folder of the pod on the disk. A file whose mount no process has any
+    /// more counts in every folder, as it may have been in any.
     pub fn below(&self, uid: &str, folder: &str) -> Usage {
         let part = format!("/pods/{uid}/{folder}");
         let lies_in = |root: &Path| {
@@ -61,7 +61,7 @@ impl DeletedFiles {
         self.sum(files.filter(|file| file.root.as_deref().is_none_or(lies_in)))
     }
 
-    /// All of it that counts: what lies in the pod's folder, and in its layers.
+    /// All deleted files of the pod: those of its folder, and those of its containers' layers.
     pub fn all(&self, uid: &str) -> Usage {
         let layers = self.held.files.iter().filter(|file| !file.direct);
         self.below(uid, "").and(self.sum(layers))

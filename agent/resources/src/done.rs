@@ -89,7 +89,7 @@ impl Done {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A pod has got its sandbox, which has users of its own or not.
+    /// Counts a pod whose sandbox was made; with `own_users` it has a user namespace.
     pub fn pod(&self, own_users: bool) {
         let mut all = self.lock();
         all.pods = all.pods.saturating_add(1);
@@ -98,10 +98,11 @@ impl Done {
         }
     }
 
-    /// A pod, which was to have users of its own or not, could not have its sandbox: it is one that
-    /// was started, and an error. As with upstream it is also an error of the runtime where that
-    /// was asked for the sandbox, by the handler of the pod's RuntimeClass or `""`, and not where
-    /// the pod asks for what no runtime has.
+    /// Counts a pod whose sandbox could not be made, as one that was started and as an error; with
+    /// `own_users` it was to have a user namespace. `asked` is the handler of the pod's
+    /// RuntimeClass (`""` for none) where the runtime was asked for the sandbox: then it is an
+    /// error of the runtime, too. Where the pod asks for what no runtime has, it is not
+    /// (upstream's rule).
     pub fn pod_failed(&self, own_users: bool, asked: Option<&str>) {
         self.pod(own_users);
         let mut all = self.lock();
@@ -115,12 +116,12 @@ impl Done {
         }
     }
 
-    /// TimedWork was done in this time.
+    /// Counts the duration of a piece of work.
     pub fn took(&self, work: TimedWork, took: Duration) {
         self.lock().timed.add(work, took);
     }
 
-    /// A sandbox with users of its own, or a container in one, could not be made.
+    /// Counts a sandbox with a user namespace, or a container in one, that could not be made.
     pub fn user_pod_failed(&self) {
         let mut all = self.lock();
         all.user_pod_errors = all.user_pod_errors.saturating_add(1);
@@ -131,8 +132,9 @@ impl Done {
         self.lock().alive.insert(id, pod_uid.to_owned());
     }
 
-    /// The engine shows these attempts, of one pod or of all: those whose end is new are counted.
-    /// What had ended before this kubelet looked first was counted by the one before.
+    /// Takes a list of attempts from the engine, of one pod or of all, and counts those whose end
+    /// is new. Attempts that had ended before this kubelet's first list were counted by the kubelet
+    /// before it.
     pub fn looked(&self, pod_uid: Option<&str>, seen: &[Container]) {
         let mut all = self.lock();
         let all = &mut *all;

@@ -35,8 +35,8 @@ pub fn limit(groups: &Groups, path: &str, limits: Resources) -> io::Result<()> {
     all.try_for_each(|written| written)
 }
 
-/// How much memory all pods together may use beside their working set, and at most (upstream's
-/// `allocatableMemory.available`). `None` where their group has no limit.
+/// The memory that all pods together may still use beyond their working set, and their limit
+/// (upstream's `allocatableMemory.available`). `None` where their group has no limit.
 #[must_use]
 pub fn memory_of_pods(groups: &Groups) -> Option<Level> {
     let read = |controller, file| groups.read(controller, qos::ALL_PODS, file).ok();

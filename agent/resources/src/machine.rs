@@ -60,7 +60,7 @@ impl Facts {
         }
     }
 
-    /// Disk space of the pods' data; `None` if it can't be measured.
+    /// Disk space of the pods' data; all zero if it can't be measured.
     pub fn space(&self) -> Disk {
         let there = self
             .disk
