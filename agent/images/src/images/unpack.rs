@@ -62,7 +62,8 @@ impl Images {
             .await
     }
 
-    /// Keeps a snapshot that another image may have made, also when that one is given up meanwhile.
+    /// Adds a snapshot, which the pull of another image may have made, to this pull's lease: it
+    /// stays if that pull is given up.
     async fn hold(&self, snapshot: &str, lease: &str) -> Result<(), Error> {
         let resource = Resource {
             id: snapshot.to_owned(),
