@@ -1,4 +1,5 @@
-//! The moment between a container that was ended for another image and its successor.
+//! Holds back the pod's status between the end of a container for another image and the start of
+//! its successor.
 
 use crate::containers::latest;
 use crate::machine::PodFacts;

@@ -7,7 +7,7 @@ use crate::notes::{Failure, HookProgress};
 use crate::policy::waits;
 use crate::recover::LOST;
 use crate::resize::given;
-use crate::status::Scene;
+use crate::status::StatusInput;
 use agent_runtime::{Container as Seen, ContainerKind, ContainerState as State, ExitCause, User};
 use config_kube::k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
@@ -27,7 +27,7 @@ const LOST_WHILE_RUNNING: &str = "The container could not be located when the po
 /// The message of one that none follows.
 const LOST_AT_THE_END: &str = "The container could not be located when the pod was terminated";
 
-impl Scene<'_> {
+impl StatusInput<'_> {
     pub(crate) fn container(&self, container: &Container, kind: ContainerKind) -> ContainerStatus {
         let seen = latest(self.facts.seen, &container.name);
         let before =

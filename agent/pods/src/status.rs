@@ -114,7 +114,7 @@ pub fn status(
     let pod = facts.pod;
     let end = facts.end();
     let over = end.is_some() && is_over(facts);
-    let scene = Scene {
+    let input = StatusInput {
         facts,
         end,
         over,
@@ -123,20 +123,20 @@ pub fn status(
     };
     let inits: Vec<_> = initial(pod)
         .iter()
-        .map(|init| scene.container(init, kind_of_initial(init)))
+        .map(|init| input.container(init, kind_of_initial(init)))
         .collect();
     let own: Vec<_> = mains(pod)
         .iter()
-        .map(|main| scene.container(main, ContainerKind::Main))
+        .map(|main| input.container(main, ContainerKind::Main))
         .collect();
     let debuggers: Vec<_> = ephemeral(pod)
-        .map(|container| scene.container(&container, ContainerKind::Ephemeral))
+        .map(|container| input.container(&container, ContainerKind::Ephemeral))
         .collect();
     let Outcome {
         phase,
         reason,
         message,
-    } = scene.outcome(old, refusal);
+    } = input.outcome(old, refusal);
     let lasting = initial(pod)
         .iter()
         .zip(&inits)
@@ -144,10 +144,10 @@ pub fn status(
         .map(|(_, status)| status);
     let lasting: Vec<_> = lasting.chain(&own).collect();
     let before = old.conditions.as_deref().unwrap_or_default();
-    let mut conditions = scene.conditions(&phase, &lasting, before);
-    conditions.extend(scene.disruption(before));
-    conditions.extend(scene.resizing(before));
-    conditions.extend(scene.restarting(&phase, before));
+    let mut conditions = input.conditions(&phase, &lasting, before);
+    conditions.extend(input.disruption(before));
+    conditions.extend(input.resizing(before));
+    conditions.extend(input.restarting(&phase, before));
     PodStatus {
         phase: Some(phase),
         reason,
@@ -246,8 +246,8 @@ fn one_of_each_family(addresses: &[IpAddr]) -> impl Iterator<Item = &IpAddr> {
         .take(2)
 }
 
-/// What every part of the status is made from.
-pub(crate) struct Scene<'a> {
+/// What each part of the status is computed from.
+pub(crate) struct StatusInput<'a> {
     pub(crate) facts: PodFacts<'a>,
     pub(crate) end: Option<End>,
     /// It ends, and nothing runs any more.
@@ -263,7 +263,7 @@ struct Outcome {
     message: Option<String>,
 }
 
-impl Scene<'_> {
+impl StatusInput<'_> {
     fn outcome(&self, old: &PodStatus, refusal: Option<&Refusal>) -> Outcome {
         let failed = |reason: &str, message| Outcome {
             phase: "Failed".to_owned(),

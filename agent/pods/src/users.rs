@@ -2,7 +2,8 @@
 
 use config_kube::k8s_openapi::api::core::v1::{Container, PodSpec};
 
-/// Why a container of this pod can't run in a user namespace; none where the pod asks for none.
+/// Why a container of this pod can't run in a user namespace; `None` if it can, or if the pod asks
+/// for none.
 pub fn users_fault(spec: &PodSpec, container: &Container) -> Option<&'static str> {
     let on = |wish: Option<bool>| wish == Some(true);
     let security = container.security_context.as_ref();
