@@ -23,10 +23,11 @@ impl Splitter {
                 lines.push(std::mem::take(&mut self.rest));
                 continue;
             }
-            self.rest.push(*byte);
+            // Not before the next byte has come: that may be the end of a line of this length.
             if self.rest.len() >= MAX_TEXT {
                 lines.push(std::mem::take(&mut self.rest));
             }
+            self.rest.push(*byte);
         }
         lines
     }
@@ -119,6 +120,15 @@ mod tests {
             .count();
         assert_eq!(passed, 200);
         assert_eq!(gate.pass(Duration::from_secs(1)), Some(800));
+    }
+
+    #[test]
+    fn the_longest_line_is_followed_by_no_empty_one() {
+        let text = "x".repeat(MAX_TEXT);
+        let mut splitter = Splitter::default();
+        let lines = splitter.push(format!("{text}\n{text}y\n").as_bytes());
+        assert_eq!(lines, [text.as_bytes(), text.as_bytes(), b"y"]);
+        assert_eq!(splitter.finish(), None);
     }
 
     #[test]
