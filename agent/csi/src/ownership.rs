@@ -60,8 +60,8 @@ impl Groups {
     /// system's next answer; until then the volume gets no other thread.
     ///
     /// # Errors
-    /// See [`give`]; the file system is silent, or all threads of the namespace wait for silent file
-    /// systems.
+    /// See [`give`]; the file system is silent, or all threads of the namespace wait for silent
+    /// file systems.
     pub(crate) async fn give(
         &self,
         request: &Request,

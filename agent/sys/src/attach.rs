@@ -46,10 +46,10 @@ impl Propagation {
 }
 
 /// Mounts `source`, with all mounted below it, at `target`, which must exist and be a folder if
-/// `source` is one, else a file. The mount ignores set-user-id bits and devices; with `read_only`, all of it is
-/// read-only. With `users`, a user namespace, all of it belongs to that: what user 0 owns on the
-/// file system is owned by the namespace's user 0 there, and so on, and what is written there is
-/// owned on the file system the same way.
+/// `source` is one, else a file. The mount ignores set-user-id bits and devices; with `read_only`,
+/// all of it is read-only. With `users`, a user namespace, all of it belongs to that: what user 0
+/// owns on the file system is owned by the namespace's user 0 there, and so on, and what is written
+/// there is owned on the file system the same way.
 ///
 /// Assumption: nobody but this machine's own programs can change what `target` means.
 ///
