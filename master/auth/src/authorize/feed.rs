@@ -123,6 +123,9 @@ impl Feed {
     ) -> Result<(), StoreError> {
         if self.streams.is_empty() {
             changes.push(Change::Reset);
+            // Kept only once all are open: where the caller goes away at one of the awaits, the
+            // next question must list all tables again.
+            let mut streams = Vec::with_capacity(tables.len());
             for (number, table) in tables.iter().enumerate() {
                 let listing = reader
                     .list(ListQuery {
@@ -130,8 +133,7 @@ impl Feed {
                         ..ListQuery::default()
                     })
                     .await?;
-                self.streams
-                    .push(reader.watch(table, listing.revision).await?);
+                streams.push(reader.watch(table, listing.revision).await?);
                 changes.extend(
                     listing
                         .entries
@@ -139,6 +141,7 @@ impl Feed {
                         .map(|entry| Change::Set(number, entry)),
                 );
             }
+            self.streams = streams;
         }
         for (number, stream) in self.streams.iter_mut().enumerate() {
             // Takes the batches that are ready and waits for no others.
@@ -150,5 +153,94 @@ impl Feed {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use master_store::{Batch, BoxFuture, Fetched, Listing};
+
+    const TABLES: &[&str] = &["a/", "b/"];
+
+    /// A store of one key per table, whose second list does not answer at once.
+    #[derive(Debug, Default)]
+    struct SlowStore {
+        lists: AtomicU64,
+    }
+
+    impl Reader for SlowStore {
+        fn revision(&self) -> BoxFuture<'_, Result<Revision, StoreError>> {
+            Box::pin(std::future::ready(Ok(1)))
+        }
+
+        fn get<'a>(&'a self, _key: &'a str) -> BoxFuture<'a, Result<Fetched, StoreError>> {
+            Box::pin(std::future::ready(Err(StoreError::Busy)))
+        }
+
+        fn list(&self, query: ListQuery) -> BoxFuture<'_, Result<Listing, StoreError>> {
+            let number = self.lists.fetch_add(1, Ordering::Relaxed);
+            Box::pin(async move {
+                if number == 1 {
+                    tokio::task::yield_now().await;
+                }
+                let entry = Entry {
+                    key: format!("{}x", query.prefix).into(),
+                    value: Vec::<u8>::new().into(),
+                    created: 1,
+                    modified: 1,
+                };
+                Ok(Listing {
+                    revision: 1,
+                    entries: vec![entry],
+                    remaining: 0,
+                })
+            })
+        }
+
+        fn watch<'a>(
+            &'a self,
+            _prefix: &'a str,
+            _after: Revision,
+        ) -> BoxFuture<'a, Result<Box<dyn WatchStream>, StoreError>> {
+            let stream: Box<dyn WatchStream> = Box::new(Silent);
+            Box::pin(std::future::ready(Ok(stream)))
+        }
+    }
+
+    #[derive(Debug)]
+    struct Silent;
+
+    impl WatchStream for Silent {
+        fn next(&mut self) -> BoxFuture<'_, Result<Batch, StoreError>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn progress(&self) -> Revision {
+            1
+        }
+    }
+
+    /// The keys of all tables.
+    #[derive(Debug, Default)]
+    struct Keys(Vec<Arc<str>>);
+
+    impl Follow for Keys {
+        fn apply(&mut self, change: Change) {
+            match change {
+                Change::Reset => self.0.clear(),
+                Change::Set(_, entry) => self.0.push(entry.key),
+                Change::Deleted(_, key) => self.0.retain(|known| *known != key),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_goes_away_leaves_no_half_listed_view() {
+        let (view, store) = (View::<Keys>::new(TABLES), SlowStore::default());
+        let cut = view.with(&store, |keys| keys.0.len()).now_or_never();
+        assert!(cut.is_none(), "the second list takes longer");
+        let found = view.with(&store, |keys| keys.0.len()).await.unwrap();
+        assert_eq!(found, 2);
     }
 }
