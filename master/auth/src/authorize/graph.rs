@@ -122,10 +122,9 @@ impl Graph {
     }
 
     fn set_pod(&mut self, path: &str, entry: &Entry) {
-        if self
-            .pods
-            .get(path)
-            .is_some_and(|pod| pod.created == entry.created && !pod.moves)
+        let is_settled = |pod: &Pod| pod.created == entry.created && !pod.moves;
+        if self.pods.get(path).is_some_and(is_settled)
+            && !references::may_have_ephemeral_containers(&entry.value.bytes())
         {
             return;
         }
@@ -250,5 +249,38 @@ impl Follow for Graph {
                 drop(self.named(table).remove(path(table, &key).as_str()));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn set(graph: &mut Graph, spec: &serde_json::Value) {
+        let pod = json!({"metadata": {"name": "p", "namespace": "default"}, "spec": spec});
+        graph.apply(Change::Set(
+            PODS,
+            Entry {
+                key: "pods/default/p".into(),
+                value: pod.to_string().into(),
+                created: 1,
+                modified: 1,
+            },
+        ));
+    }
+
+    #[test]
+    fn a_node_reaches_the_secrets_of_ephemeral_containers_that_are_added_later() {
+        let mut graph = Graph::default();
+        let mut spec = json!({"nodeName": "n1", "containers": [{"name": "c"}]});
+        set(&mut graph, &spec);
+        let reaches =
+            |graph: &Graph, node: &str| graph.reaches(node, Kind::Secret, "default", "debug");
+        assert!(!reaches(&graph, "n1"));
+        let from = json!([{"secretRef": {"name": "debug"}}]);
+        spec["ephemeralContainers"] = json!([{"name": "e", "envFrom": from}]);
+        set(&mut graph, &spec);
+        assert!(reaches(&graph, "n1") && !reaches(&graph, "n2"));
     }
 }

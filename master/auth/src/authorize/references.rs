@@ -88,7 +88,8 @@ struct Pod {
 #[derive(Debug)]
 pub(super) struct Bound {
     pub(super) node: String,
-    /// Whether its references may still change.
+    /// Whether its references may change other than by ephemeral containers: a claim that is made
+    /// for the pod gets its name later.
     pub(super) moves: bool,
     pub(super) refs: BTreeSet<Ref>,
 }
@@ -117,6 +118,12 @@ pub(super) fn of_pod(value: &[u8]) -> Option<Bound> {
         references(&pod)
     };
     Some(Bound { node, moves, refs })
+}
+
+/// Whether a stored pod may have ephemeral containers: they are added to a bound pod, with
+/// references of their own. Looks at the text alone, as every write of a pod's status comes here.
+pub(super) fn may_have_ephemeral_containers(value: &[u8]) -> bool {
+    std::str::from_utf8(value).is_ok_and(|text| text.contains(r#""ephemeralContainers":["#))
 }
 
 fn references(pod: &Pod) -> BTreeSet<Ref> {
