@@ -24,7 +24,7 @@ pub fn of_certificate(leaf: &[u8]) -> Option<UserInfo> {
         .filter_map(|group| group.as_str().ok())
         .map(str::to_owned)
         .collect();
-    // Extra keys that only the server sets.
+    // Groups that only the server assigns: it adds the first of them itself.
     let own = [
         identity::AUTHENTICATED_GROUP,
         identity::UNAUTHENTICATED_GROUP,

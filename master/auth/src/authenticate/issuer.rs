@@ -250,8 +250,8 @@ impl TokenIssuer {
             .iter()
             .filter(|key| key.kid == unverified.kid)
             .collect();
-        // Anyone may send tokens, and each look at a signature costs: one that names a key is of
-        // that key or of none.
+        // Anyone may send tokens, and to verify a signature costs time: a token that names a key is
+        // verified with that key alone.
         let keys = if unverified.kid.is_empty() {
             self.public.iter().collect()
         } else {

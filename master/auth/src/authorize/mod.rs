@@ -25,7 +25,8 @@ use master_store::Reader;
 pub use question::{Decision, Question, who};
 use std::sync::Arc;
 
-/// First segments of paths that need no credentials: probes, and those by which machines join.
+/// First segments of paths that need no credentials: probes, the version, and those by which
+/// machines join.
 const PUBLIC: [&str; 6] = [
     "livez",
     "readyz",
@@ -73,9 +74,9 @@ impl Authorizer {
         self.modes.contains(&Mode::AlwaysAllow)
     }
 
-    /// Whether a caller without credentials gets no answer at a path: where everybody may do
-    /// everything, that means everybody who is somebody (upstream: `AlwaysAllow` ends anonymous
-    /// requests). Probes and `kubectl version` go on, as they do with roles.
+    /// Whether an unauthenticated caller is refused at a path because the mode `AlwaysAllow` is on,
+    /// which is for authenticated callers alone (upstream: `AlwaysAllow` disables anonymous
+    /// requests). The paths of probes, of `kubectl version` and of machines that join stay open.
     pub fn shuts_out(&self, user: &UserInfo, path: &str) -> bool {
         let first = path.trim_start_matches('/').split('/').next();
         self.is_open()
