@@ -12,7 +12,7 @@ use std::collections::HashMap;
 
 const SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 const LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
-/// The name of every user in this group or of this sort is its prefix and namespace.
+/// Prefix of the user name of a service account; its namespace, a colon and its name follow.
 const ACCOUNT: &str = "system:serviceaccount:";
 
 /// A request, as flow schemas match it.

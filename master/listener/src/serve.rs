@@ -313,7 +313,7 @@ async fn serve_connection(connection: Connection, stream: TcpStream, remote: Soc
             served.await
         }
         () = over.cancelled() => {
-            tracing::debug!(%remote, "connection closed: its client proves nothing and asks all the same");
+            tracing::debug!(%remote, "connection closed: its client sent too many unauthenticated requests");
             served.as_mut().graceful_shutdown();
             tokio::time::timeout(CLOSE_GRACE, served).await.unwrap_or(Ok(()))
         }
@@ -386,7 +386,7 @@ fn identified_peer(
     peer
 }
 
-/// What the handshake has verified of the other end.
+/// The peer as the handshake verified it.
 fn peer(stream: &TlsStream<WriteTimeout<TcpStream>>, remote: SocketAddr, slot: Arc<Slot>) -> Peer {
     let (_, session) = stream.get_ref();
     let certificates = session.peer_certificates().unwrap_or_default();

@@ -55,11 +55,15 @@ impl StoredFlows {
         let ready = |stream: &mut Box<dyn WatchStream>| stream.next().now_or_never().is_some();
         if streams.is_empty() || streams.iter_mut().any(ready) {
             streams.clear();
+            // Kept only with the flows read: where the caller goes away at one of the awaits, the
+            // next request must read all of them again.
+            let mut fresh = Vec::new();
             for table in [SCHEMAS, LEVELS] {
-                streams.push(reader.watch(table, head).await.map_err(store_error)?);
+                fresh.push(reader.watch(table, head).await.map_err(store_error)?);
             }
             let flows = Flows::of(read(reader, SCHEMAS).await?, &read(reader, LEVELS).await?);
             *self.now.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(flows);
+            *streams = fresh;
         }
         self.seen.store(head, Ordering::Release);
         Ok(())
