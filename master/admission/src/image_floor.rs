@@ -1,7 +1,7 @@
 //! `ImageFloor`: the lowest SVN that a CertificatePolicy admits can be raised by any write and
 //! lowered only by a write that says so explicitly. Always enabled. An annotation keeps a rule's
 //! floor when the rule is removed or stops deciding by image, so that no sequence of writes lowers
-//! it unnoticed.
+//! it unnoticed; the annotation that allows a lower floor ends when that floor rises again.
 
 use crate::plugin::{Admitted, Operation, Plugin, Request};
 use config_kube::identity::{FLOORS, GROUP, LOWER_SVN};
@@ -53,12 +53,17 @@ impl Plugin for ImageFloor {
     }
 }
 
-/// Records the floors of a policy's rules in its annotation, beside those recorded before.
+/// Records the floors of a policy's rules in its annotation, beside those recorded before, and
+/// removes a permission to lower one that has been used.
 fn remember(new: &mut Fields, old: Option<&Fields>) {
     let floors = merged(new, old);
+    let is_used = old.is_some_and(|old| is_used(new, old, &floors));
     let Some(metadata) = object_mut(new, "metadata") else {
         return;
     };
+    if is_used && let Some(annotations) = object_mut(metadata, "annotations") {
+        annotations.remove(LOWER_SVN);
+    }
     let text = Value::from(json!(floors).to_string());
     match object_mut(metadata, "annotations") {
         Some(annotations) if floors.is_empty() => drop(annotations.remove(FLOORS)),
@@ -66,6 +71,21 @@ fn remember(new: &mut Fields, old: Option<&Fields>) {
         None if floors.is_empty() => {}
         None => drop(metadata.insert("annotations".to_owned(), json!({ FLOORS: text }))),
     }
+}
+
+/// Whether the permission to lower a rule's floor has been used: the floor was that low and rises
+/// now. The annotation stays in the stored object, and would allow the same fall once more without
+/// anybody having asked for it.
+fn is_used(new: &Fields, old: &Fields, floors: &BTreeMap<String, u64>) -> bool {
+    let permission = annotation(old, LOWER_SVN);
+    let rule = permission.and_then(|permission| Some(permission.rsplit_once('=')?.0));
+    let rises = |rule: &str| {
+        let before = known(old).get(rule).copied();
+        before
+            .zip(floors.get(rule).copied())
+            .is_some_and(|(before, now)| now > before)
+    };
+    permission == annotation(new, LOWER_SVN) && rule.is_some_and(rises)
 }
 
 /// Refuses a lower floor without the annotation that allows it.
@@ -246,6 +266,23 @@ mod tests {
         );
         let consented = kept(policy(&[("workers", 3)]), &high);
         assert_eq!(known(&consented)["workers"], 3);
+    }
+
+    #[test]
+    fn the_permission_to_lower_a_floor_ends_when_the_floor_rises_again() {
+        let written = |svn: u64, old: &Fields| {
+            let mut new = policy(&[("workers", svn)]);
+            let permission = json!({ "annotations": { LOWER_SVN: "workers=3" } });
+            new.insert("metadata".to_owned(), permission);
+            remember(&mut new, Some(old));
+            new
+        };
+        let permitted = written(7, &policy(&[("workers", 7)]));
+        let low = written(3, &permitted);
+        for policy in [&permitted, &low] {
+            assert_eq!(annotation(policy, LOWER_SVN), Some("workers=3"));
+        }
+        assert_eq!(annotation(&written(7, &low), LOWER_SVN), None);
     }
 
     #[test]
