@@ -201,8 +201,15 @@ fn significant(new: &Fields, old: &Fields) -> bool {
         || annotations(new).unwrap_or_default() != annotations(old).unwrap_or_default()
 }
 
+/// Whether a namespace's pods may violate its new policy although they fitted the one before. Other
+/// versions of the standard have other checks: to compare levels suffices only within a version
+/// (upstream).
+fn demands_more(new: Policy, before: Policy) -> bool {
+    new.level > Level::Privileged && (new.minor != before.minor || new.level > before.level)
+}
+
 /// Refuses invalid labels of a namespace, and warns about existing pods that violate a stricter
-/// level.
+/// policy.
 async fn namespace(
     request: &Request<'_>,
     new: &Fields,
@@ -230,7 +237,7 @@ async fn namespace(
             Ok(())
         };
     }
-    if policies.enforce == before.enforce || policies.enforce.level <= before.enforce.level {
+    if !demands_more(policies.enforce, before.enforce) {
         return Ok(());
     }
     let mut pods = request.stored("pods", name).await?;
@@ -478,6 +485,22 @@ mod tests {
         };
         assert_eq!(violation(&old, probe.as_object().unwrap()), None);
         assert_eq!(old.name(), "baseline:v1.33");
+    }
+
+    #[test]
+    fn pods_are_checked_when_a_namespace_gets_a_stricter_level_or_another_version() {
+        use Level::{Baseline, Privileged, Restricted};
+        let policy = |level, minor| Policy { level, minor };
+        for (new, before, checks) in [
+            (policy(Baseline, None), policy(Baseline, None), false),
+            (policy(Baseline, None), policy(Restricted, None), false),
+            (policy(Restricted, None), policy(Baseline, None), true),
+            (policy(Baseline, None), policy(Baseline, Some(33)), true),
+            (policy(Baseline, None), policy(Restricted, Some(33)), true),
+            (policy(Privileged, None), policy(Baseline, Some(33)), false),
+        ] {
+            assert_eq!(demands_more(new, before), checks, "{new:?} {before:?}");
+        }
     }
 
     #[test]
