@@ -31,6 +31,8 @@ pub(super) fn of(spec: &Fields) -> BTreeSet<i64> {
 
 /// The ports of one attempt.
 struct Chosen {
+    /// Whether the service exists already.
+    exists: bool,
     /// Ports that the service had before.
     before: BTreeSet<i64>,
     /// Ports that this attempt allocated.
@@ -44,6 +46,7 @@ pub(super) async fn give(
     old: Option<&Fields>,
 ) -> Result<(), ApiError> {
     let mut chosen = Chosen {
+        exists: old.is_some(),
         before: old.map(of).unwrap_or_default(),
         now: BTreeSet::new(),
     };
@@ -111,7 +114,10 @@ async fn service_ports(
             (0, None) => allocation.any_port(chosen).await?,
             (node, _) => node,
         };
-        if node != 0 && !chosen.before.contains(&node) && earlier != Some(node) {
+        // An update may give one node port to several ports; validation refuses those of one
+        // protocol (upstream: `updateNodePorts`).
+        let is_taken = earlier == Some(node) || (chosen.exists && chosen.now.contains(&node));
+        if node != 0 && !chosen.before.contains(&node) && !is_taken {
             allocation.take_port(node, place, chosen).await?;
         }
         if node != 0 {

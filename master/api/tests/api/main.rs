@@ -22,6 +22,7 @@ mod listening;
 mod lists;
 mod metrics;
 mod node_labels;
+mod node_ports;
 mod nonsense;
 mod pod_proxies;
 mod power;
