@@ -1,6 +1,6 @@
-//! `DeviceAdminAccess`: a claim for devices that others use is allowed only in a namespace with the
-//! label for it (upstream: the strategies of `ResourceClaim` and `ResourceClaimTemplate`). Always
-//! enabled.
+//! `DeviceAdminAccess`: a claim may ask for admin access, which includes devices that are in use by
+//! other claims, only in a namespace with the label for it (KEP-5018; upstream: the strategies of
+//! `ResourceClaim` and `ResourceClaimTemplate`). Always enabled.
 
 use crate::plugin::{Admitted, Operation, Plugin, Request, name_of, read};
 use master_client::BoxFuture;

@@ -50,9 +50,9 @@ impl Plugin for RoleEscalation {
     }
 }
 
-/// Whether an update only removes owners and finalizers: the garbage collector needs no rights of
-/// the role's own.
-fn only_lets_go(new: &Fields, old: &Fields) -> bool {
+/// Whether an update changes only owner references and finalizers (upstream:
+/// `IsOnlyMutatingGCFields`): the garbage collector needs none of the rights that the role grants.
+fn only_changes_gc_fields(new: &Fields, old: &Fields) -> bool {
     let rest = |fields: &Fields| {
         let mut rest = fields.clone();
         if let Some(metadata) = rest.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -68,8 +68,8 @@ fn only_lets_go(new: &Fields, old: &Fields) -> bool {
         }
         rest
     };
-    let kept = |key: &str| get(metadata(new), key) != get(metadata(old), key);
-    (kept("ownerReferences") || kept("finalizers")) && rest(new) == rest(old)
+    let differs = |key: &str| get(metadata(new), key) != get(metadata(old), key);
+    (differs("ownerReferences") || differs("finalizers")) && rest(new) == rest(old)
 }
 
 fn read<T: serde::de::DeserializeOwned + Default>(fields: &Fields) -> T {
@@ -79,7 +79,10 @@ fn read<T: serde::de::DeserializeOwned + Default>(fields: &Fields) -> T {
 
 impl RoleEscalation {
     async fn check(&self, request: &Request<'_>, new: &Fields) -> Result<(), ApiError> {
-        if request.old.is_some_and(|old| only_lets_go(new, old)) {
+        if request
+            .old
+            .is_some_and(|old| only_changes_gc_fields(new, old))
+        {
             return Ok(());
         }
         match request.kind.plural.as_str() {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 const MACHINES: &str = "machines.pratique.dev/";
 const NODES: &str = "nodes/";
 
-/// Machines and nodes that are remembered; beyond that each look reads all.
+/// Machines and nodes in the cache. With more, each check decodes all of them.
 const MAX_CACHED: usize = 16 * 1024;
 
 /// The owners of addresses.
@@ -130,7 +130,7 @@ impl AddressOwners {
         Ok(machines.collect())
     }
 
-    /// Whether a Machine stands for a node.
+    /// Whether the inventory has a Machine for this node.
     pub(super) async fn has_machine(
         &self,
         request: &Request<'_>,
@@ -140,10 +140,10 @@ impl AddressOwners {
         Ok(machines.iter().any(|machine| machine.node == node))
     }
 
-    /// Who else has one of the addresses that a node gives a pod on its machine's network, and
-    /// which; `None` if nobody has. What the inventory lists for the node's own Machine is the
-    /// node's, though other machines have it too. Of a node that no Machine stands for, nobody
-    /// knows more than that an address is a Machine's.
+    /// The first of these addresses, which a node writes for a pod on its machine's network, that
+    /// has another owner, and that owner; `None` if no address has one. An address that the
+    /// inventory lists for the node's own Machine is the node's, even if other machines have it,
+    /// too. For a node without a Machine, only the addresses of Machines count.
     pub(super) async fn other(
         &self,
         request: &Request<'_>,
@@ -201,7 +201,7 @@ impl AddressOwners {
     }
 }
 
-/// Whether an address means the machine or the link that one is at, and none among others.
+/// Whether an address is valid only within a machine or a link, so that it identifies no machine.
 fn is_of_each(at: IpAddr) -> bool {
     let link_local = match at {
         IpAddr::V4(at) => at.is_link_local() || at.is_broadcast(),

@@ -1,11 +1,11 @@
-//! The addresses in a pod's status. Network policies and services lead to whatever address a pod
-//! has by its status, so a node may name those alone that are its own to give.
+//! The addresses in a pod's status. Network policies and services send traffic to the addresses in
+//! this status, so a node may write only addresses of its own there.
 //!
-//! A Node says itself which addresses its machine has: several cards, leases and routers give it
-//! others at any time, and nobody else can tell. So a pod on the machine's network gets none of
-//! them that somebody else has ([`AddressOwners`]). With any other address, one outside of the
-//! cluster, a node that is taken over reaches no more than it does anyway, by passing on what is
-//! for its pods.
+//! A node reports the addresses of its machine itself, as they change with network cards, DHCP
+//! leases and router advertisements, and the master cannot verify them. So a pod on the machine's
+//! network must not get an address that has another owner ([`AddressOwners`]). An address outside
+//! the cluster gives a compromised node nothing that it could not have anyway: it can forward the
+//! traffic of its pods to any such address.
 
 use super::address_owners::{AddressOwners, address, pod_ranges};
 use crate::plugin::{Request, read};
@@ -16,10 +16,10 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// Whether each address that a status did not have before is the node's: of the pod, an address in
-/// the node's ranges, or of the node itself, and of nobody else, if the pod is on the machine's
-/// network; of the host, an address of the node, to which nothing leads. What it had before may
-/// stay: a machine that moved goes on with its pods.
+/// Checks each address that the status did not have before. A pod's address must be in the Node's
+/// pod ranges or, for a pod on the machine's network, be an address of the Node without another
+/// owner. A host's address must be an address of the Node; no traffic is sent to it. Addresses that
+/// the status had before may stay, as the pods of a machine whose addresses changed go on.
 pub(super) async fn check(
     address_owners: &AddressOwners,
     request: &Request<'_>,
@@ -92,7 +92,7 @@ fn addresses(pod: &Fields, single: &str, list: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The addresses that a Node has and gives.
+/// The addresses of a Node and its ranges of pod addresses.
 struct Machine {
     addresses: Vec<IpAddr>,
     ranges: Vec<Range>,

@@ -102,7 +102,7 @@ async fn belongs(
     let here = namespace == meta_text(event, "namespace");
     let is_own = match kind {
         "Node" => name == node && meta_text(event, "namespace") == "default",
-        "Pod" if here => runs_nowhere_else(request, reporter, about, is_known).await?,
+        "Pod" if here => is_pod_of_node(request, reporter, about, is_known).await?,
         "PersistentVolumeClaim" if here => {
             let claim = Resource {
                 resource: "persistentvolumeclaims",
@@ -131,7 +131,7 @@ async fn belongs(
 /// If a pod of another node has the name now, they are accepted only for [`PREDECESSOR`] after its
 /// creation: the UIDs of deleted pods are unknown, so the node could invent one, and a reader who
 /// looks for events by name sees them beside those of the present pod.
-async fn runs_nowhere_else(
+async fn is_pod_of_node(
     request: &Request<'_>,
     reporter: &Reporter<'_>,
     about: &Fields,

@@ -1,10 +1,10 @@
 //! The labels that a node sets on its own Node.
 //!
-//! Pods choose nodes by labels: with another node's host name, zone or type a node that is taken
-//! over draws the pods that are meant for that one, and their secrets. The Node of a Machine has
-//! its labels from the master, so its node adds those alone that the master does not know: system
-//! and architecture, where they are missing. Of another node nobody else knows the labels that
-//! upstream's kubelet sets, but for the host name, which is the name of its Node.
+//! Pods select nodes by labels: with the host name, zone or type of another node, a compromised
+//! node would get the pods that are meant for that one, and their secrets. The master labels the
+//! Node of a Machine, so its agent may only add the labels that the master does not know: operating
+//! system and architecture, where they are missing. A node without a Machine sets the labels of
+//! upstream's kubelet, which nothing else knows; its host name must be the name of its Node.
 
 use super::address_owners::AddressOwners;
 use crate::plugin::Request;
@@ -23,8 +23,7 @@ struct Change<'a> {
     before: Option<&'a Value>,
 }
 
-/// Refuses labels that the node may not change, or not set in the Node that it makes: `old` is
-/// `None` then.
+/// Refuses changes of labels that the node may not make; `old` is `None` if it creates its Node.
 pub(super) async fn check(
     owners: &AddressOwners,
     request: &Request<'_>,

@@ -71,7 +71,7 @@ impl Plugin for NodeRestriction {
                 (Operation::Update, Some(old)) => update(request, node, object, old)?,
                 (Operation::Update | Operation::Delete, _) => delete(request, node, object)?,
             }
-            goes_with_its_node(request, node, object)?;
+            check_owners_and_finalizers(request, node, object)?;
             match (
                 request.operation,
                 request.kind.kind.as_str(),
@@ -205,10 +205,14 @@ fn is_node(owner: &Value, node: &str) -> bool {
     is("apiVersion", "v1") && is("kind", "Node") && is("name", node)
 }
 
-/// What a node makes to describe itself goes with its Node and holds nothing else up: it has no
-/// other owner, whose deletion could wait for it, and no finalizer, by which it would stay. What
-/// others added stays.
-fn goes_with_its_node(request: &Request<'_>, node: &str, new: &Fields) -> Result<(), ApiError> {
+/// Objects with which a node describes itself must be deleted with its Node and must delay no other
+/// deletion: the node may set no owner but its Node, no `blockOwnerDeletion` and no finalizer. What
+/// others have set stays.
+fn check_owners_and_finalizers(
+    request: &Request<'_>,
+    node: &str,
+    new: &Fields,
+) -> Result<(), ApiError> {
     let kind = &*request.kind.kind;
     if request.operation == Operation::Delete
         || !matches!(kind, "Lease" | "CSINode" | "ResourceSlice")

@@ -1,6 +1,6 @@
 //! Limits of what a node writes. Events, certificate requests, resource slices and mirror pods
-//! outlive it, and a compromised node could fill the store with these. What it says about itself
-//! and its pods the master keeps and sends to others, about itself to every node.
+//! outlive it, and a compromised node could fill the store with these. The master stores the status
+//! of the node and of its pods and sends it to watchers; every node watches all Nodes.
 
 use crate::plugin::{Operation, Request};
 use config_limits::{Rate, Rates};
@@ -16,9 +16,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Rates that are remembered at most, some 100 bytes each: up to two for each node and kind, and
-/// one for each of its pods, until they have their whole burst again. If there are more, those that
-/// have it next are forgotten, and get it early.
+/// Rates in memory at most, some 100 bytes each: up to two for each node and kind, and one for each
+/// of its pods, until the whole burst is available again. If there are more, those that are nearest
+/// to it are forgotten, so that their burst is available early.
 const MAX_NAMES: usize = 1 << 16;
 /// Slices of one node at most: those of some drivers.
 const MAX_SLICES: usize = 64;
@@ -122,9 +122,9 @@ static WRITE_LIMITS: [WriteLimit; 10] = [
         cure: "a shorter manifest of the static pod fits",
         ..PLAIN
     },
-    // Every agent follows all Nodes. Its own it writes where something changed, for which it looks
-    // each ten seconds, or twice a second while it is not ready: as often as it may write. It lists
-    // 50 images with 5 names each, which have less than 100 KiB however long they are.
+    // Every agent watches all Nodes. An agent checks its status every ten seconds, or twice a
+    // second while it is not ready, which is the rate here, and writes it if something changed. It
+    // lists 50 images with 5 names each, which take less than 100 KiB at their greatest length.
     WriteLimit {
         kind: "Node",
         subresource: Some(Subresource::Status),
@@ -159,7 +159,7 @@ static WRITE_LIMITS: [WriteLimit; 10] = [
         }),
         cure: "shorter messages of its containers fit",
     },
-    // A volume that was grown, once each.
+    // One write for each volume that was expanded.
     WriteLimit {
         kind: "PersistentVolumeClaim",
         subresource: Some(Subresource::Status),
@@ -169,7 +169,7 @@ static WRITE_LIMITS: [WriteLimit; 10] = [
         cure: "fewer and shorter conditions fit",
         ..PLAIN
     },
-    // Each ten seconds, and two seconds after a failure.
+    // Renewed every ten seconds, and two seconds after a failure.
     WriteLimit {
         kind: "Lease",
         rate: rate(20, 1000),
