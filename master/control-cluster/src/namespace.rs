@@ -159,6 +159,8 @@ struct Remaining {
     deleted: usize,
     /// Whether there is a kind of which it looked at more than a page.
     many: bool,
+    /// Whether the pods could not be listed.
+    pods_unknown: bool,
 }
 
 impl Remaining {
@@ -174,8 +176,8 @@ impl Remaining {
         }
     }
 
-    fn has_pods(&self) -> bool {
-        self.resources.contains_key(PODS)
+    fn may_have_pods(&self) -> bool {
+        self.pods_unknown || self.resources.contains_key(PODS)
     }
 
     fn count(&mut self, resource: &Resource, objects: &[Meta]) {
@@ -192,6 +194,12 @@ impl Remaining {
         if self.failures.len() < MAX_REPORTED_FAILURES {
             self.failures.push(format!("{}: {error}", resource.plural));
         }
+    }
+
+    /// The objects of a kind could not be listed.
+    fn unlisted(&mut self, resource: &Resource, error: &ApiError) {
+        self.fail(resource, error);
+        self.pods_unknown |= is_pods(resource);
     }
 
     /// Conditions in upstream's words.
@@ -275,13 +283,13 @@ async fn delete_content(writer: &Writer, name: &str, uid: &str) -> Result<Round,
     }
     let mut left = Remaining::default();
     for resource in in_order(client.resources()) {
-        // Until its pods are gone nothing is taken from under them, their network policies least of
-        // all (upstream: KEP-5080).
-        if !is_pods(&resource) && left.has_pods() {
+        // Nothing that pods depend on is deleted before they are gone, such as the network policies
+        // that protect them (KEP-5080).
+        if !is_pods(&resource) && left.may_have_pods() {
             break;
         }
         if let Err(error) = clear(client, &resource, name, &mut left).await {
-            left.fail(&resource, &error);
+            left.unlisted(&resource, &error);
         }
     }
     if left.is_empty() {
@@ -433,6 +441,7 @@ async fn update_conditions(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use master_client::Reason;
 
     #[test]
     fn conditions_are_in_upstreams_words() {
@@ -464,6 +473,23 @@ mod tests {
             "Some content in the namespace has finalizers remaining: a/b in 1 resource instances"
         );
         assert_eq!(messages[0], "All resources successfully discovered");
+    }
+
+    #[test]
+    fn pods_that_cannot_be_listed_keep_all_else() {
+        let resource = |plural: &str| Resource {
+            group: String::new(),
+            version: "v1".to_owned(),
+            kind: String::new(),
+            plural: plural.to_owned(),
+            namespaced: true,
+        };
+        let error = ApiError::new(Reason::ServerTimeout, "the store is busy");
+        let mut left = Remaining::default();
+        left.unlisted(&resource("secrets"), &error);
+        assert!(!left.may_have_pods());
+        left.unlisted(&resource("pods"), &error);
+        assert!(left.may_have_pods() && !left.is_empty());
     }
 
     #[test]
