@@ -1,4 +1,5 @@
-//! Cluster role aggregation: roles that gather the rules of others always have them.
+//! Cluster role aggregation: keeps the rules of aggregated roles equal to those of the roles that
+//! they select.
 
 use config_kube::ToJson as _;
 use config_kube::k8s_openapi::api::rbac::v1::ClusterRole;
@@ -166,8 +167,8 @@ fn may_select(gatherer: &RoleView, role: &Role) -> bool {
     selectors.any(|selector| selects(selector, role))
 }
 
-/// Whether a label selector selects a role. One that selects everything gathers nothing: it is no
-/// selector.
+/// Whether a label selector selects a role. An empty one selects every role, an unknown operator
+/// none (upstream: `LabelSelectorAsSelector`).
 fn selects(selector: &Value, role: &Role) -> bool {
     let labels = selector.get("matchLabels").and_then(Value::as_object);
     let expressions = selector.get("matchExpressions").and_then(Value::as_array);

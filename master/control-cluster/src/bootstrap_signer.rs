@@ -151,7 +151,7 @@ impl Controller for BootstrapSigner {
     }
 }
 
-/// Header and signature; who checks has the content already.
+/// The detached JWS: header and signature without the content, which the verifier has beside it.
 fn signature(content: &str, token: &SigningToken) -> String {
     let header = URL_SAFE_NO_PAD.encode(json!({"alg": "HS256", "kid": token.id}).to_string());
     let signed = format!("{header}.{}", URL_SAFE_NO_PAD.encode(content));

@@ -286,7 +286,7 @@ async fn publish(
     let last = data.get(names::GENERATION);
     let last = last.and_then(|text| text.parse().ok()).unwrap_or(0);
     let generation = next(last, now);
-    // Known before it is used, so that it is never used twice.
+    // Recorded also where the publication fails, so that the next attempt takes a higher one.
     data.insert(names::GENERATION.to_owned(), generation.to_string());
     let (mut set, mut faults) = (Vec::new(), Vec::new());
     for (uri, credential) in &target.registrations {

@@ -1,9 +1,9 @@
-//! The StorageClass of volumes that are folders of nodes: made when the first machine can serve it.
-//! Every machine has room for such folders; a cluster without machines has nothing that could
-//! make a volume, and claims there must not look as if they would get one.
+//! The StorageClass of volumes that are folders of nodes: created with the first machine's Node. In
+//! a cluster without machines nothing could provision such a volume, and claims would wait for one
+//! in vain.
 //!
-//! It is made once in the life of a process: who changes or deletes it is not overruled before the
-//! master's next start.
+//! It is created once in the life of a process, so that an admin's change or deletion stays until
+//! the master's next start.
 
 use config_kube::k8s_openapi::api::storage::v1::StorageClass;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Marks the class that claims get which name none.
 const DEFAULT: &str = "storageclass.kubernetes.io/is-default-class";
 
-/// The controller. Its only key is the class; it is concerned by a machine's Node that comes.
+/// The controller. Its only key is the class; a new Node of a machine concerns it.
 #[derive(Debug)]
 pub struct LocalClass {
     /// Whether this process has made it, or found it.

@@ -563,7 +563,7 @@ impl Graph {
         }
     }
 
-    fn standing(&self, node: &Node, owner: Uid) -> OwnerState {
+    fn owner_state(&self, node: &Node, owner: Uid) -> OwnerState {
         if is_absent(&self.alive, owner, &node.id.namespace) {
             return OwnerState::Absent;
         }
@@ -579,11 +579,11 @@ impl Graph {
         if node.deleting || self.unresolvable.contains(&uid) {
             return None;
         }
-        let of = |standing: OwnerState| {
+        let of = |state: OwnerState| {
             let owners = node
                 .owners
                 .iter()
-                .filter(|owner| self.standing(node, owner.uid) == standing);
+                .filter(|owner| self.owner_state(node, owner.uid) == state);
             owners.cloned().collect::<Vec<Owner>>()
         };
         let (solid, waiting, absent) = (

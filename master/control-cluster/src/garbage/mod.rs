@@ -69,7 +69,7 @@ impl Garbage {
         if logged.len() < LOGGED_KINDS && logged.insert(kind.clone()) {
             tracing::warn!(
                 kind,
-                "objects stay: nobody serves the kind of one of their owners"
+                "objects are not collected: the kind of one of their owners is not served; correct their ownerReferences"
             );
         }
         true
