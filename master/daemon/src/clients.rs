@@ -68,8 +68,7 @@ impl DenyList for ClientDenyList {
                 self.clients.verify_client_cert(leaf, above, UnixTime::now()).is_ok()
             });
             (!still).then(|| {
-                "the certificate ends with a root that counts no more: connect anew, with one under the root \
-                              that does"
+                "the certificate's root is not in force any more: connect again with a certificate under the new root"
                     .to_owned()
             })
         })

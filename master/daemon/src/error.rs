@@ -64,8 +64,8 @@ pub(crate) enum Error {
     /// TLS of the listener.
     #[error("cannot set up TLS for the API")]
     ApiTls(#[source] master_listener::TlsError),
-    /// The roots by which clients are known.
-    #[error("cannot set up TLS for the API")]
+    /// The roots under which client certificates are accepted.
+    #[error("cannot set up the verification of client certificates")]
     Clients(#[source] config_tls::RootsError),
     /// The verifier of nodes.
     #[error("cannot set up the verification of nodes: {0}")]
@@ -117,7 +117,7 @@ pub(crate) enum Error {
     #[error("cannot set up attestation")]
     Attest(#[source] master_attest::Error),
     /// The log of verdicts.
-    #[error("cannot set up attestation")]
+    #[error("cannot open the log of verdicts")]
     Journal(#[source] master_journal::Error),
     /// The port.
     #[error("cannot listen on {address}; another process may have the port")]

@@ -120,7 +120,7 @@ impl Rotator {
             Err(Refusal::new(
                 StatusCode::FORBIDDEN,
                 "FORBIDDEN",
-                "the cluster's root is its admins' business alone",
+                "only members of the group system:masters may see and rotate the cluster's root",
             ))
         };
         outcome.unwrap_or_else(

@@ -147,7 +147,7 @@ async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
         .map_err(|source| Error::Listen { address, source })
 }
 
-/// The way in where the configuration names no admin.
+/// Writes the admin's kubeconfig of a development master, whose configuration names no admin key.
 fn write_admin_kubeconfig(
     args: &RunArgs,
     settings: &Settings,

@@ -11,7 +11,7 @@ use rustls::sign::{CertifiedKey, SigningKey};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
-/// A certificate is renewed when this share of its life is left.
+/// A certificate is renewed when one part in this many of its life is left.
 const RENEW_LEFT: u32 = 3;
 
 /// The certificate in use.
@@ -147,7 +147,7 @@ pub(crate) async fn keep_current(authority: Arc<Authority>, serving: Arc<Serving
         {
             tracing::warn!(
                 days,
-                "the cluster's root ends, and the cluster with it: rotate it by `pratique root rotate`"
+                "the cluster's root certificate expires soon, and nothing in the cluster works then: rotate it by `pratique root rotate`"
             );
             logged = Some(tokio::time::Instant::now());
         }
