@@ -7,7 +7,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use crate::podspec::{self, SpecOwner};
+use crate::podspec::{self, GRACE, SpecOwner};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use master_schema::object::{metadata, spec};
 use master_schema::registry::{Kind, Strategy, Subresource, selectable, words};
@@ -64,9 +64,6 @@ pub fn pod() -> Kind {
         ..Kind::of::<Pod>(true)
     }
 }
-
-/// Default grace period in seconds (upstream: `DefaultTerminationGracePeriodSeconds`).
-const GRACE: i64 = 30;
 
 /// The annotations of a pod.
 fn annotations(fields: &Fields) -> Option<&Fields> {

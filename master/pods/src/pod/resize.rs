@@ -10,9 +10,9 @@ const RESIZED: [&str; 2] = ["cpu", "memory"];
 /// The lists of containers, in the order in which their faults are reported.
 const LISTS: [&str; 2] = ["containers", "initContainers"];
 
-/// The old pod with the new one's resources as a whole, and its resources and resize policies
-/// container by container. Lists of
-/// other containers, or in another order, are the new pod's, for [`validate`] to refuse.
+/// The old pod with the new one's resources of the pod as a whole, and the resources and resize
+/// policies of its containers. A list with other containers, or with another order, is taken from
+/// the new pod, so that [`validate`] refuses it.
 pub(super) fn compose(result: &mut Fields, new: &Fields, old: &Fields) {
     result.clone_from(old);
     let mut given = spec(new).clone();

@@ -9,9 +9,11 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 /// The cost of deleting a pod, by which ReplicaSets choose.
 const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 const TOLERATIONS: &str = "scheduler.alpha.kubernetes.io/tolerations";
-const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
-const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
-const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
+pub(super) const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
+/// Prefix; the name of a container follows.
+pub(super) const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
+/// Prefix; the name of a container follows.
+pub(super) const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 fn all(annotations: Option<&Fields>) -> impl Iterator<Item = (&str, &str)> {
     annotations

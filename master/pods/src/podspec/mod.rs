@@ -31,6 +31,7 @@ pub use annotations::{
     tokens_without_account, update as annotations_update,
 };
 pub use context::{SpecOwner, change_containers, each_container, is_sidecar, no_fields};
+pub(crate) use defaults::GRACE;
 pub use defaults::{
     claim as claim_defaults, of_pod as pod_defaults, of_spec as spec_defaults,
     template as template_defaults,

@@ -1,6 +1,7 @@
 //! Warnings for writers of pods and templates: deprecated fields, and fields without effect
 //! (upstream: `pkg/api/pod/warnings.go`).
 
+use super::annotations::{APP_ARMOR, SECCOMP_CONTAINER, SECCOMP_POD};
 use super::context::{each_container, no_fields};
 use master_schema::quantity::Quantity;
 use master_schema::validate::forms::{has, number};
@@ -73,9 +74,6 @@ const OLD_VOLUMES: &[(&str, &str)] = &[
     ("cephfs", "deprecated in v1.28, non-functional in v1.31+"),
     ("rbd", "deprecated in v1.28, non-functional in v1.31+"),
 ];
-const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
-const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
-const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 const NO_POD: &str = "a null labelSelector results in matching no pod";
 
 /// The warning about a deprecated label of nodes.
