@@ -9,7 +9,9 @@ use serde_json::Value;
 /// Validates a map of labels.
 pub fn labels(labels: Option<&Fields>, at: &FieldPath<'_>, faults: &mut Faults) {
     for (key, value) in labels.into_iter().flatten() {
-        formed(&Value::String(key.clone()), at, names::qualified, faults);
+        if let Err(fault) = names::qualified(key) {
+            faults.invalid(at, &Value::String(key.clone()), fault);
+        }
         formed(value, at, names::label_value, faults);
     }
 }

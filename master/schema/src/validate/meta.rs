@@ -1,6 +1,6 @@
 //! Validation of metadata, for every kind (apimachinery `api/validation`).
 
-use super::{Faults, FieldPath, Fields, get, items, limits, names, object, text};
+use super::{Faults, FieldPath, Fields, get, items, labels, limits, names, object, text};
 use serde_json::Value;
 use std::collections::HashSet;
 
@@ -45,34 +45,13 @@ pub fn validate(meta: &Fields, namespaced: bool, rule: NameRule, faults: &mut Fa
 
 /// Validates the labels and annotations in metadata.
 pub fn labels_and_annotations(meta: &Fields, faults: &mut Faults) {
-    let at = FieldPath::root("metadata");
-    labels(meta, &at, faults);
-    annotations(meta, &at, faults);
-}
-
-fn labels(meta: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
-    let at = at.field("labels");
-    for (key, value) in object(meta, "labels").into_iter().flatten() {
-        if let Err(fault) = names::qualified(key) {
-            faults.invalid(&at, &Value::String(key.clone()), fault);
-        }
-        if let Err(fault) = names::label_value(value.as_str().unwrap_or_default()) {
-            faults.invalid(&at, value, fault);
-        }
-    }
-}
-
-fn annotations(meta: &Fields, at: &FieldPath<'_>, faults: &mut Faults) {
-    let at = at.field("annotations");
-    let mut size = 0;
-    for (key, value) in object(meta, "annotations").into_iter().flatten() {
-        // Case does not matter in keys of annotations (upstream).
-        if let Err(fault) = names::qualified(&key.to_lowercase()) {
-            faults.invalid(&at, &Value::String(key.clone()), fault);
-        }
-        size += key.len() + value.as_str().map_or(0, str::len);
-    }
-    if size > ANNOTATIONS {
+    let root = FieldPath::root("metadata");
+    labels::labels(object(meta, "labels"), &root.field("labels"), faults);
+    let (annotations, at) = (object(meta, "annotations"), root.field("annotations"));
+    labels::annotations(annotations, &at, faults);
+    let pairs = annotations.into_iter().flatten();
+    let sizes = pairs.map(|(key, value)| key.len() + value.as_str().map_or(0, str::len));
+    if sizes.sum::<usize>() > ANNOTATIONS {
         faults.too_long(&at, ANNOTATIONS);
     }
 }

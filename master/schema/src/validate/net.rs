@@ -1,6 +1,6 @@
 //! Addresses, ranges and ports (apimachinery `util/validation`), with upstream's error texts.
 
-use super::{Faults, FieldPath, get, names};
+use super::{Faults, FieldPath, names};
 use serde_json::Value;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -279,14 +279,6 @@ fn shown_number(value: &Value) -> Value {
         0.into()
     } else {
         value.clone()
-    }
-}
-
-/// A number, if present, must not be negative.
-pub fn not_negative(fields: &super::Fields, key: &str, at: &FieldPath<'_>, faults: &mut Faults) {
-    let value = get(fields, key);
-    if value.as_i64().is_some_and(|number| number < 0) {
-        faults.invalid(&at.field(key), value, "must be greater than or equal to 0");
     }
 }
 
