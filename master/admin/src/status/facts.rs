@@ -249,17 +249,14 @@ async fn machine(api: &mut Api, node: &str) -> Result<Found<Machine>> {
 
 /// The last record of an exchange with a Machine.
 async fn last_attestation(api: &mut Api, machine: &str) -> Result<Part<NodeAttestation>> {
-    let all = list::<NodeAttestation>(api, &format!("{API_PATH}/nodeattestations")).await?;
+    let path = format!("{API_PATH}/nodeattestations?fieldSelector=status.machine%3D{machine}");
+    let all = list::<NodeAttestation>(api, &path).await?;
     let last = |all: Vec<NodeAttestation>| {
-        let of = |one: &NodeAttestation| {
-            let status = one.status.as_ref();
-            status.is_some_and(|status| status.machine.as_deref() == Some(machine))
-        };
         let time = |one: &NodeAttestation| {
             let status = one.status.as_ref();
             status.and_then(|status| status.time.parse::<jiff::Timestamp>().ok())
         };
-        all.into_iter().filter(of).max_by_key(time)
+        all.into_iter().max_by_key(time)
     };
     Ok(match all {
         Found::Here(all) => last(all).map_or(Found::Nothing, Found::Here),
