@@ -3,9 +3,7 @@
 
 use master_pods::podspec;
 use master_schema::object::meta_text;
-use master_schema::validate::{
-    Faults, FieldPath, Fields, get, items, labels, limits, names, object, text,
-};
+use master_schema::validate::{Faults, FieldPath, Fields, get, items, labels, names, object, text};
 use std::collections::HashSet;
 
 /// The highest priority that users may set.
@@ -78,11 +76,11 @@ pub(super) fn runtime(fields: &Fields, faults: &mut Faults) {
         &at.field("nodeSelector"),
         faults,
     );
+    let (tolerations, at) = (items(scheduling, "tolerations"), at.field("tolerations"));
     // They become tolerations of pods.
-    limits::at_most(scheduling, "tolerations", limits::OF_POD, &at, faults);
-    let at = at.field("tolerations");
+    podspec::tolerations(tolerations, &at, faults);
     let mut known = HashSet::new();
-    for (number, toleration) in items(scheduling, "tolerations").iter().enumerate() {
+    for (number, toleration) in tolerations.iter().enumerate() {
         if !known.insert(toleration) {
             faults.duplicate(&at.index(number), toleration);
         }

@@ -428,6 +428,12 @@ fn classes_of_priority_and_runtime() {
         &change_faults(&runtimes, &runtime("b"), &runtime("a")),
         &["handler: Invalid value: \"b\": field is immutable"],
     );
+    let mut intolerant = runtime("a");
+    intolerant["scheduling"] = json!({"tolerations": [{"key": "a", "operator": "Like"}]});
+    starts(
+        &faults(&runtimes, &intolerant),
+        &["scheduling.tolerations[0].operator: Unsupported value: \"Like\""],
+    );
 }
 
 #[test]
