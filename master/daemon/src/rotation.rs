@@ -2,7 +2,7 @@
 //!
 //! Each step goes to disk first (`master_ca`), then to the API's certificate, to the controller
 //! that publishes the roots and to the log of verdicts. A master that is killed in between
-//! continues at its next start from the state on disk.
+//! continues at its next start from the state on disk. A step goes on if its client goes away.
 
 use crate::chain;
 use crate::serving::Serving;
@@ -517,7 +517,7 @@ impl Extensions for RotationPaths {
         user: UserInfo,
     ) -> BoxFuture<'static, Response<Body>> {
         let rotator = Arc::clone(&self.0);
-        Box::pin(async move {
+        let answer = async move {
             let (method, uri) = (request.method().clone(), request.uri().clone());
             rotator
                 .answer(
@@ -528,6 +528,16 @@ impl Extensions for RotationPaths {
                     &user,
                 )
                 .await
+        };
+        // A task of its own: where the client goes away, this future is dropped, but a step that is
+        // on disk must be followed by its record and by the end of denied connections.
+        Box::pin(async move {
+            tokio::spawn(answer).await.unwrap_or_else(|ended| {
+                json(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    &serde_json::json!({ "code": "AUTHORITY", "message": ended.to_string() }),
+                )
+            })
         })
     }
 }
