@@ -1,6 +1,7 @@
 //! The addresses of masters, and a TLS 1.3 connection to the first that answers.
 
 use crate::Error;
+use crate::exchange::blocking;
 use config_errors::chain;
 use config_tls::{PinnedVerifier, Pins, not_pinned};
 use rustls::client::{ResolvesClientCert, Resumption};
@@ -8,6 +9,8 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::ServerName;
 use rustls::{CertificateError, ClientConfig, version};
 use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -16,8 +19,11 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Longest wait for a TCP connection: three transmissions of a SYN.
+/// Longest wait for a look-up of a name, and for a TCP connection to each address: three
+/// transmissions of a SYN.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(8);
+/// Addresses of a name that are tried.
+const MAX_ADDRESSES: usize = 8;
 /// Longest wait for a TLS handshake; the TPM signs in it, and it may be busy with a quote.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -121,21 +127,32 @@ impl Endpoints {
 }
 
 impl Endpoint {
+    /// The addresses of the host. A name is looked up on a thread of its own ([`blocking`]).
+    async fn addresses(&self) -> Result<io::Result<Vec<SocketAddr>>, Error> {
+        if let Ok(address) = self.host.parse::<IpAddr>() {
+            return Ok(Ok(vec![SocketAddr::new(address, self.port)]));
+        }
+        let host = (self.host.clone(), self.port);
+        let found = blocking(move || Ok(host.to_socket_addrs().map(Iterator::collect::<Vec<_>>)));
+        timeout(CONNECT_TIMEOUT, found)
+            .await
+            .unwrap_or_else(|_elapsed| Ok(Err(io::ErrorKind::TimedOut.into())))
+    }
+
     async fn connect(&self, tls: &Arc<ClientConfig>) -> Result<TlsStream<TcpStream>, Error> {
         let connect = |source| Error::Connect {
             endpoint: self.to_string(),
             source,
         };
-        let address = (self.host.as_str(), self.port);
-        let tcp = timeout(CONNECT_TIMEOUT, TcpStream::connect(address))
+        let addresses = self.addresses().await?.map_err(connect)?;
+        let tcp = first_to_answer(addresses, CONNECT_TIMEOUT, TcpStream::connect::<SocketAddr>)
             .await
-            .unwrap_or_else(|_elapsed| Err(std::io::ErrorKind::TimedOut.into()))
             .map_err(connect)?;
         tcp.set_nodelay(true).map_err(connect)?;
         let handshake = TlsConnector::from(Arc::clone(tls)).connect(self.name.clone(), tcp);
         timeout(HANDSHAKE_TIMEOUT, handshake)
             .await
-            .unwrap_or_else(|_elapsed| Err(std::io::ErrorKind::TimedOut.into()))
+            .unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into()))
             .map_err(
                 |source| match (not_pinned(&source), of_another_time(&source)) {
                     (Some(why), _) => Error::NotPinned {
@@ -156,9 +173,31 @@ impl Endpoint {
     }
 }
 
+/// Connects to the first of a host's addresses that answers. Each has the whole of `limit`: behind
+/// one name there may be a master that is off, or a family of addresses without a route, and
+/// neither may hide the others.
+async fn first_to_answer<T, F>(
+    addresses: Vec<SocketAddr>,
+    limit: Duration,
+    connect: impl Fn(SocketAddr) -> F,
+) -> io::Result<T>
+where
+    F: Future<Output = io::Result<T>>,
+{
+    let mut failure = io::Error::from(io::ErrorKind::NotFound);
+    for address in addresses.into_iter().take(MAX_ADDRESSES) {
+        match timeout(limit, connect(address)).await {
+            Ok(Ok(connected)) => return Ok(connected),
+            Ok(Err(error)) => failure = error,
+            Err(_elapsed) => failure = io::ErrorKind::TimedOut.into(),
+        }
+    }
+    Err(failure)
+}
+
 /// How the server's certificate is outside of its validity, if the handshake failed for that
 /// reason.
-fn of_another_time(error: &std::io::Error) -> Option<&'static str> {
+fn of_another_time(error: &io::Error) -> Option<&'static str> {
     let rustls::Error::InvalidCertificate(why) =
         error.get_ref()?.downcast_ref::<rustls::Error>()?
     else {
@@ -209,18 +248,39 @@ mod tests {
 
     #[test]
     fn a_certificate_outside_of_its_validity_is_reported_as_such() {
-        let said = |why| {
-            of_another_time(&std::io::Error::other(rustls::Error::InvalidCertificate(
-                why,
-            )))
-        };
+        let said = |why| of_another_time(&io::Error::other(rustls::Error::InvalidCertificate(why)));
         assert_eq!(
             said(CertificateError::NotValidYet),
             Some("is not valid yet")
         );
         assert_eq!(said(CertificateError::Expired), Some("has ended"));
         assert_eq!(said(CertificateError::UnknownIssuer), None);
-        assert_eq!(of_another_time(&std::io::ErrorKind::TimedOut.into()), None);
+        assert_eq!(of_another_time(&io::ErrorKind::TimedOut.into()), None);
+    }
+
+    #[tokio::test]
+    async fn an_address_that_does_not_answer_hides_no_other_of_its_name() {
+        let [silent, closed, open] =
+            [1, 2, 3].map(|last| SocketAddr::from(([192, 0, 2, last], 6443)));
+        let connect = move |address: SocketAddr| async move {
+            if address == silent {
+                std::future::pending().await
+            } else if address == closed {
+                Err(io::ErrorKind::ConnectionRefused.into())
+            } else {
+                Ok::<_, io::Error>(address)
+            }
+        };
+        let limit = Duration::from_millis(10);
+        let first = first_to_answer(vec![silent, closed, open], limit, connect).await;
+        assert_eq!(first.expect("it answers"), open);
+        for (address, kind) in [
+            (silent, io::ErrorKind::TimedOut),
+            (closed, io::ErrorKind::ConnectionRefused),
+        ] {
+            let error = first_to_answer(vec![address], limit, connect).await;
+            assert_eq!(error.expect_err("nobody answers").kind(), kind);
+        }
     }
 
     #[test]

@@ -335,8 +335,9 @@ fn der<const MAX: usize>(bytes: &[u8]) -> Result<config_protocol::wire::Blob<MAX
     config_protocol::wire::Blob::new(bytes).map_err(Error::TooLong)
 }
 
-/// Runs calls that block on the TPM on a thread of their own: those of the runtime for what blocks
-/// may all be held by the work of pods, and the master gives an answer 30 s.
+/// Runs calls that block (TPM commands, a look-up of a name) on a thread of their own: the
+/// runtime's blocking threads may all be held by the work of pods, and the master waits 30 s for an
+/// answer to its challenge.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
