@@ -24,8 +24,9 @@ use zeroize::Zeroizing;
 
 /// Warn about expiry from this long before it.
 const NOTICE: Duration = Duration::from_secs(14 * 86_400);
-/// How often it then warns, and how often it checks the time of day.
+/// How often it then warns.
 const DAILY: Duration = Duration::from_secs(86_400);
+/// How often it compares the expiry with the clock, which may be set meanwhile.
 const LOOK: Duration = Duration::from_secs(600);
 
 /// The key of an issued identity.

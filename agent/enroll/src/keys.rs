@@ -182,10 +182,8 @@ impl PublicKeyData for NodeKey {
 impl rcgen::SigningKey for NodeKey {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
         self.sign_message(message).map_err(|error| {
-            tracing::error!(
-                error = chain(&error),
-                "the TPM failed to sign with the node key"
-            );
+            // `rcgen` takes no cause, so this is where it is shown.
+            tracing::error!(error = chain(&error), "the node key did not sign");
             rcgen::Error::RemoteKeyError
         })
     }

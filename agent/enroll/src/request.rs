@@ -71,9 +71,15 @@ pub(crate) fn install(
     node_key: &NodeKey,
     pins: &[Pin],
 ) -> Result<Installed, Error> {
-    let client = chain(&certificates.client, "client certificate")?;
-    let serving = chain(&certificates.serving, "serving certificate")?;
-    let mut roots = chain(&certificates.roots, "root certificates")?;
+    let client = chain(
+        &certificates.client,
+        "the client certificate cannot be read",
+    )?;
+    let serving = chain(
+        &certificates.serving,
+        "the serving certificate cannot be read",
+    )?;
+    let mut roots = chain(&certificates.roots, "the root certificates cannot be read")?;
     roots.retain(|root| spki_hash(root).is_some_and(|hash| pins.contains(&hash)));
     if roots.is_empty() {
         return Err(Error::Certificates("none of the roots is pinned"));
@@ -98,13 +104,14 @@ pub(crate) fn install(
     })
 }
 
-fn chain(pem: &str, what: &'static str) -> Result<Vec<CertificateDer<'static>>, Error> {
+/// The certificates in a PEM text; `fault` is the error's text where there is none.
+fn chain(pem: &str, fault: &'static str) -> Result<Vec<CertificateDer<'static>>, Error> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes())
         .take(CHAIN_LIMIT)
         .collect();
     match chain {
         Ok(chain) if !chain.is_empty() => Ok(chain),
-        Ok(_) | Err(_) => Err(Error::Certificates(what)),
+        Ok(_) | Err(_) => Err(Error::Certificates(fault)),
     }
 }
 
