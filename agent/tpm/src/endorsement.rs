@@ -31,8 +31,8 @@ const HANDLES: u32 = 254;
 const CERTIFICATE_LIMIT: usize = 8 * 1024;
 
 impl Device {
-    /// The endorsement keys of which the TPM holds a copy or a certificate; RSA and P-256 by
-    /// template if it holds none.
+    /// The endorsement keys of which the TPM holds a copy or a certificate. If it holds none, one
+    /// key by its template: P-256, or RSA where the TPM makes no P-256 one.
     pub(crate) fn endorsement_keys(&mut self) -> Result<Vec<EndorsementKey>, Error> {
         if let Some(keys) = &self.endorsement {
             return Ok(keys.clone());
@@ -61,24 +61,26 @@ impl Device {
             });
         }
         if keys.is_empty() {
-            keys.push(
-                self.bare(EkKind::P256)
-                    .or_else(|_unsupported| self.bare(EkKind::Rsa2048))?,
-            );
+            keys.push(match self.bare(EkKind::P256) {
+                Err(Error::NoEndorsementKey) => self.bare(EkKind::Rsa2048)?,
+                outcome => outcome?,
+            });
         }
         Ok(self.endorsement.insert(keys).clone())
     }
 
     /// An endorsement key of which the TPM holds neither a copy nor a certificate.
     fn bare(&mut self, kind: EkKind) -> Result<EndorsementKey, Error> {
-        let public = self
-            .derived_public(kind)
-            .map_err(|_error| Error::NoEndorsementKey)?;
-        Ok(EndorsementKey {
-            kind,
-            public,
-            certificate: None,
-        })
+        match self.derived_public(kind) {
+            Ok(public) => Ok(EndorsementKey {
+                kind,
+                public,
+                certificate: None,
+            }),
+            // It has its own cure, and no kind of key can be derived before.
+            Err(error @ Error::Authorization { .. }) => Err(error),
+            Err(_unsupported) => Err(Error::NoEndorsementKey),
+        }
     }
 
     /// A handle on the persisted key, if there is one and it is by the template. To be closed by

@@ -76,7 +76,8 @@ impl Tpm {
     /// where it holds them.
     ///
     /// # Errors
-    /// The TPM failed to show which it has. Where it has none the list is empty.
+    /// [`Error::NoEndorsementKey`] where the TPM holds none and derives none; otherwise it failed to
+    /// show which it has.
     pub fn endorsement_keys(&self) -> Result<Vec<EndorsementKey>, Error> {
         self.call(Device::endorsement_keys)
     }

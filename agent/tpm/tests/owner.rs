@@ -1,4 +1,4 @@
-//! How the machine reports that the owner of the TPM's hierarchies locked it out.
+//! How the machine reports that another system locked it out of the TPM's hierarchies.
 
 use agent_tpm::{Error, SLOT_SIZE, StateSlot, Tpm, Unlock};
 use tests_harness::swtpm::Swtpm;
@@ -52,6 +52,25 @@ fn another_authorization_of_the_owner_hierarchy_is_named() {
     of_owner(&tpm.delete_state_slot(0));
     drop(tpm);
     cured(&mut swtpm, &unlock);
+}
+
+#[test]
+fn another_authorization_of_the_endorsement_hierarchy_is_named() {
+    // Without certificates, keys are derived to find out which of them the TPM has.
+    let swtpm = Swtpm::blank();
+    tool(&swtpm, "tpm2_changeauth -c e secret").expect("changed");
+    let tpm = Tpm::open(&swtpm.tcti()).expect("open");
+    let keys = tpm.endorsement_keys();
+    assert!(
+        matches!(
+            keys,
+            Err(Error::Authorization {
+                hierarchy: "endorsement",
+                ..
+            })
+        ),
+        "{keys:?}"
+    );
 }
 
 #[test]
