@@ -75,8 +75,8 @@ impl Attest {
     /// Parses a TPMS_ATTEST; every byte must belong to it.
     ///
     /// # Errors
-    /// [`TpmError::Magic`] where a TPM did not make it, [`TpmError::Unsupported`] for other types
-    /// than quotes and certifications, [`TpmError::Malformed`] where bytes are missing or left.
+    /// [`TpmError::Magic`] where a TPM did not make it, [`TpmError::Malformed`] where bytes are
+    /// missing or, in a quote or certification, left. Other types are [`Attested::Other`].
     pub fn parse(bytes: &[u8]) -> Result<Self, TpmError> {
         let mut reader = Reader::new(bytes, "attestation");
         let magic = reader.u32()?;

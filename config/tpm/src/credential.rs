@@ -30,10 +30,7 @@ pub fn make_credential(
     rng: &mut impl Entropy,
 ) -> Result<CredentialBlob, TpmError> {
     let (seed, encrypted_secret) = seed_for(ek, Seeded::Credential, rng)?;
-    let symmetric = match &ek.key {
-        Key::Rsa { symmetric, .. } | Key::Ecc { symmetric, .. } => *symmetric,
-    };
-    let id_object = wrap(ek.name_alg, symmetric, &seed, name, secret)?;
+    let id_object = wrap(ek.name_alg, ek.key.symmetric(), &seed, name, secret)?;
     Ok(CredentialBlob {
         id_object,
         encrypted_secret,

@@ -8,7 +8,7 @@
 use super::buffer::{Reader, put_sized};
 use super::credential::{Seeded, seed_for, wrap};
 use super::public::ALG_ECC;
-use super::{Attributes, Entropy, HashAlg, Key, Name, Public, TpmError, template};
+use super::{Attributes, Entropy, HashAlg, Name, Public, TpmError, template};
 use crate::Digest;
 use p256::elliptic_curve::sec1::ToEncodedPoint as _;
 use zeroize::Zeroizing;
@@ -57,10 +57,7 @@ fn wrapped(
     rng: &mut impl Entropy,
 ) -> Result<Duplicate, TpmError> {
     let (seed, encrypted) = seed_for(ek, Seeded::Duplicate, rng)?;
-    let symmetric = match &ek.key {
-        Key::Rsa { symmetric, .. } | Key::Ecc { symmetric, .. } => *symmetric,
-    };
-    let private = wrap(ek.name_alg, symmetric, &seed, name, sensitive)?;
+    let private = wrap(ek.name_alg, ek.key.symmetric(), &seed, name, sensitive)?;
     Ok(Duplicate {
         public,
         private,

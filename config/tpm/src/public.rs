@@ -172,6 +172,15 @@ pub enum Key {
     },
 }
 
+impl Key {
+    /// Symmetric algorithm for its children.
+    pub(super) fn symmetric(&self) -> Symmetric {
+        match self {
+            Self::Rsa { symmetric, .. } | Self::Ecc { symmetric, .. } => *symmetric,
+        }
+    }
+}
+
 /// A key's TPM Name: name algorithm and digest of its public area (part 1, 16).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Vec<u8>);

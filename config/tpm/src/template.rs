@@ -43,7 +43,8 @@ const POLICY_B_SHA384: [u8; 48] = [
     0xcb, 0x47, 0xba, 0x09, 0x69, 0x96, 0x46, 0x15, 0x0f, 0x9f, 0xc0, 0x00, 0xf3, 0xf8, 0x0e, 0x12,
 ];
 
-fn signing_key(attributes: Attributes, auth_policy: Vec<u8>) -> Public {
+/// An ECDSA P-256 key with SHA-256; without a point it is a template.
+fn signing_key(attributes: Attributes, auth_policy: Vec<u8>, x: Vec<u8>, y: Vec<u8>) -> Public {
     Public {
         name_alg: HashAlg::Sha256,
         attributes,
@@ -52,21 +53,26 @@ fn signing_key(attributes: Attributes, auth_policy: Vec<u8>) -> Public {
             symmetric: Symmetric::Null,
             scheme: Scheme::Ecdsa(HashAlg::Sha256),
             curve: Curve::P256,
-            x: Vec::new(),
-            y: Vec::new(),
+            x,
+            y,
         },
     }
 }
 
 /// The attestation key: a primary of the endorsement hierarchy.
 pub fn ak() -> Public {
-    signing_key(AK_ATTRIBUTES, Vec::new())
+    signing_key(AK_ATTRIBUTES, Vec::new(), Vec::new(), Vec::new())
 }
 
 /// The node key: a primary of the NULL hierarchy, usable only while the registers 4, 7, 9, 11, 12
 /// and 13 hold `pcrs`. Missing registers count as zero.
 pub fn nk(pcrs: &BTreeMap<u8, Digest>) -> Public {
-    signing_key(NK_ATTRIBUTES, nk_policy(pcrs).0.to_vec())
+    signing_key(
+        NK_ATTRIBUTES,
+        nk_policy(pcrs).0.to_vec(),
+        Vec::new(),
+        Vec::new(),
+    )
 }
 
 /// The node key's authPolicy: PolicyPCR (TPM 2.0 part 3, 23.7) over 4, 7, 9, 11, 12 and 13 of the
@@ -91,18 +97,7 @@ pub const ISSUED_ATTRIBUTES: Attributes = Attributes::USER_WITH_AUTH
 
 /// The key of an issued identity, made outside, with its public point.
 pub fn issued_key(x: Vec<u8>, y: Vec<u8>) -> Public {
-    let blank = signing_key(ISSUED_ATTRIBUTES, Vec::new());
-    let scheme = Scheme::Ecdsa(HashAlg::Sha256);
-    Public {
-        key: Key::Ecc {
-            symmetric: Symmetric::Null,
-            scheme,
-            curve: Curve::P256,
-            x,
-            y,
-        },
-        ..blank
-    }
+    signing_key(ISSUED_ATTRIBUTES, Vec::new(), x, y)
 }
 
 /// The endorsement key with this SubjectPublicKeyInfo, where one of the templates has such a key.
