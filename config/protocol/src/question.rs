@@ -81,6 +81,12 @@ pub fn question(
         transcript.server_spki.as_bytes(),
         transcript.exporter.as_bytes(),
     ];
+    of_fields(&fields)
+}
+
+/// SHA-256 over fields, each with its length as u16 big-endian before it, so that no two lists of
+/// fields give the same bytes.
+pub(crate) fn of_fields(fields: &[&[u8]]) -> Digest {
     let mut bytes = Vec::with_capacity(384);
     for field in fields {
         bytes.extend_from_slice(&u16::try_from(field.len()).unwrap_or(u16::MAX).to_be_bytes());

@@ -5,7 +5,7 @@
 //! Its messages are not accepted by cloud-verify/v1, nor the other way round: paths, sessions,
 //! messages, labels and signed bytes differ.
 
-use crate::question::{Channel, Purpose};
+use crate::question::{Channel, Purpose, of_fields};
 use crate::wire::{Blob, Claims, Der, SessionId, Transcript, csr_hash};
 use config_tpm::Digest;
 use serde::{Deserialize, Serialize};
@@ -91,12 +91,7 @@ pub fn question(
         transcript.server_spki.as_bytes(),
         transcript.exporter.as_bytes(),
     ];
-    let mut bytes = Vec::with_capacity(288);
-    for field in fields {
-        bytes.extend_from_slice(&u16::try_from(field.len()).unwrap_or(u16::MAX).to_be_bytes());
-        bytes.extend_from_slice(field);
-    }
-    Digest::of(&bytes)
+    of_fields(&fields)
 }
 
 /// The bytes that the node key signs: [`SIGNATURE_LABEL`] and Q.

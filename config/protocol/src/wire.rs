@@ -328,7 +328,8 @@ pub struct ConfigEvent {
     pub digest: Digest,
 }
 
-/// A label is for people: its form is checked here, so that it never counts against a machine.
+/// Refuses a label of another form as a malformed message, which has no consequence for the
+/// Machine.
 fn label<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let label = String::deserialize(deserializer)?;
     if (1..=MAX_LABEL).contains(&label.len()) && label.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -454,32 +455,27 @@ pub fn csr_hash(client: &[u8], serving: &[u8]) -> Digest {
 }
 
 impl Claims {
-    /// Hash of the claims: SHA-256 over name, role, instance, image and then each address, every
-    /// one with its length as u32 big-endian before it, and the number of addresses as u32 before
-    /// the addresses; at the end a byte 1 if pods may be privileged.
+    /// Hash of the claims: SHA-256 over name, role, instance and image, the number of addresses,
+    /// each address, and a byte 1 if pods may be privileged. Each text has its length before it;
+    /// lengths and number are u32, big-endian.
     pub fn hash(&self) -> Digest {
-        let mut bytes = Vec::new();
-        let mut put = |text: &str| {
-            bytes.extend_from_slice(&u32::try_from(text.len()).unwrap_or(u32::MAX).to_be_bytes());
+        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX).to_be_bytes();
+        let put = |bytes: &mut Vec<u8>, text: &str| {
+            bytes.extend_from_slice(&number(text.len()));
             bytes.extend_from_slice(text.as_bytes());
         };
+        let mut bytes = Vec::new();
         for text in [&self.name, &self.role, &self.instance, &self.image] {
-            put(text);
+            put(&mut bytes, text);
         }
-        let mut tail = Vec::new();
+        bytes.extend_from_slice(&number(self.addresses.len()));
         for address in &self.addresses {
-            tail.extend_from_slice(
-                &u32::try_from(address.len())
-                    .unwrap_or(u32::MAX)
-                    .to_be_bytes(),
-            );
-            tail.extend_from_slice(address.as_bytes());
+            put(&mut bytes, address);
         }
-        let count = u32::try_from(self.addresses.len())
-            .unwrap_or(u32::MAX)
-            .to_be_bytes();
-        let privileged: &[u8] = if self.privileged_pods { &[1] } else { &[] };
-        Digest::of_parts(&[&bytes, &count, &tail, privileged])
+        if self.privileged_pods {
+            bytes.push(1);
+        }
+        Digest::of(&bytes)
     }
 
     /// Whether every claim is within its limit and printable.
