@@ -402,7 +402,7 @@ fn variants(boot: &Boot, of: Use) -> Vec<BTreeMap<u8, Digest>> {
 pub struct Index {
     /// Its handle.
     pub handle: u32,
-    /// Its policy: [`Use::auth_policy`].
+    /// Its policy: [`state_key_policy`].
     pub policy: Digest,
     /// Bytes of its data.
     pub size: u16,
