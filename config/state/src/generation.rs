@@ -7,10 +7,10 @@
 //! number, and init refuses every number but the header's and the next. What else must not be set
 //! back lies beside the number, under the same MAC.
 //!
-//! A boot that ends before the TPM moved can be repeated on another copy of the data, and each such
-//! boot writes the same number. So each boot also has a random value ([`BootNonce`]), which the TPM
-//! keeps, and the text names this boot's and the one that it follows: of all copies with the same
-//! number, the TPM's value fits only the one that it moved for.
+//! A boot that ends before the TPM's record is updated can be repeated on another copy of the data,
+//! and each such boot writes the same number. So each boot also has a random value ([`BootNonce`]),
+//! which the TPM keeps, and the text names this boot's value and that of the boot before: of all
+//! copies with the same number, only the one for which the TPM was updated has the TPM's value.
 //!
 //! Guarantees of [`Generation::read`]: what it returns was written as a whole by a holder of the
 //! key; no other bytes of any length are read, nor are parts of several texts. It says nothing
@@ -60,8 +60,9 @@ pub fn draw() -> Result<BootNonce, NoRandom> {
 #[error("the system gives no random bytes")]
 pub struct NoRandom;
 
-/// The key of the MAC: HMAC-SHA-256 by the volume's key over a label. It is the same as long as the
-/// volume is, also on another board. Who has it can write any text, and can't open the volume.
+/// The key of the MAC: HMAC-SHA-256 by the volume's key over a label. It stays the same as long as
+/// the volume exists, also on another board. Its holder can write any text, but can't open the
+/// volume.
 #[derive(Clone, PartialEq, Eq)]
 pub struct GenerationKey(Zeroizing<[u8; HASH]>);
 
@@ -84,13 +85,13 @@ pub struct Generation {
     pub after: BootNonce,
 }
 
-/// How a machine joins a cluster, by which its state stays.
+/// How a machine joined the cluster that its state belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Joined {
     /// The master admitted it.
     Admitted,
-    /// By an identity in its user-data, without a word of the master: the digest is that of the
-    /// user-data beside it.
+    /// By an identity in its user-data, without asking the master. Holds the digest of the
+    /// user-data without the identity.
     Issued([u8; 32]),
 }
 
@@ -196,8 +197,8 @@ impl Generation {
         body
     }
 
-    /// Whether the data is what the TPM last moved for, by the value that it keeps: of that boot,
-    /// or of one that followed it and ended before the TPM moved.
+    /// Whether the data is that for which the TPM was last updated, by the value that it keeps: of
+    /// that boot, or of one that followed it and ended before it updated the TPM.
     pub fn follows(&self, kept: BootNonce) -> bool {
         self.boot == kept || self.after == kept
     }
@@ -352,7 +353,7 @@ mod tests {
         }
     }
 
-    /// Calculated by another program. A change of it has every machine lose its state.
+    /// Calculated by another program. If the text changes, every machine loses its state.
     #[test]
     fn the_text_is_what_it_was_for_earlier_versions() {
         let one = Generation {
