@@ -45,10 +45,10 @@ const DISABLED: [&str; 12] = [
     "io.containerd.tracing.processor.v1.otlp",
 ];
 
-/// The files of layers are removed after the call that gives them up, by containerd's collector,
-/// when it holds no lock (`Remove` and `Cleanup` of its overlay snapshotter). So it is by default;
-/// otherwise a layer of millions of files would hold the lock of all snapshots meanwhile, for which
-/// every start and end of a container waits.
+/// Files of a removed layer are deleted later, by containerd's garbage collector, while it holds no
+/// lock (`Remove` and `Cleanup` of its overlay snapshotter). This is the default, and is written out
+/// because pods depend on it: with `sync_remove = true` the deletion of a layer with millions of
+/// files holds the lock of all snapshots, for which every start and end of a container waits.
 const LAYERS: &str =
     "[plugins.\"io.containerd.snapshotter.v1.overlayfs\"]\n  sync_remove = false\n";
 

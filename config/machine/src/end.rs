@@ -5,7 +5,7 @@ use std::time::Duration;
 /// The longest time to end that a machine's configuration may give its pods when the machine is
 /// powered off or rebooted.
 pub const LONGEST_GRACE: Duration = Duration::from_secs(300);
-/// What is still there when the pods' time is over has this time to end, and is killed after it.
+/// Containers that still run when the pods' time is over get this time to end, and are then killed.
 pub const REST_GRACE: Duration = Duration::from_secs(2);
 /// The agent's own time on top of it: to stop its tasks, and to wait for killed containers.
 pub const AGENT_MARGIN: Duration = Duration::from_secs(20);

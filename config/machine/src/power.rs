@@ -31,8 +31,8 @@ impl Order {
         Self::ALL.into_iter().find(|order| order.word() == word)
     }
 
-    /// The agent's exit code that asks init for it. No other error of a program has it (sysexits
-    /// end below).
+    /// The agent's exit code that asks init for it. No error of a program has it: the codes of
+    /// `sysexits.h` end at 78.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Reboot => 100,
