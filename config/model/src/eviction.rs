@@ -50,7 +50,7 @@ impl Default for Eviction {
 pub struct Threshold {
     /// One of [`SIGNALS`].
     pub signal: &'static str,
-    /// The least that must be left; `None`: the signal has no threshold.
+    /// The least that must be left; 0 %: the signal has no threshold.
     pub value: Left,
     /// For how long less may be left; a hard threshold has none.
     pub grace: Option<Duration>,

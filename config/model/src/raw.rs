@@ -289,7 +289,7 @@ raw!(
         api_names: Texts,
         /// Range of the services' cluster addresses, or one of IPv4 and one of IPv6, of which services have the first unless they ask for the other or both; pods need a range of the same family. Default: `{SERVICE_CIDR}`.
         service_cidr: OneOrMore,
-/// Ranges of which each node gets a part for its pods: one of IPv4, one of IPv6, or both, of which a pod's first address has the first; `[]` if something else assigns them. Default: `["{POD_CIDR}"]`.
+        /// Ranges of which each node gets a part for its pods: one of IPv4, one of IPv6, or both, of which a pod's first address has the first; `[]` if something else assigns them. Default: `["{POD_CIDR}"]`.
         pod_cidrs: Texts,
         /// Prefix length of a node's part of the IPv4 range. Default: {NODE_CIDR_MASK_IPV4}.
         node_cidr_mask_ipv4: i64,
