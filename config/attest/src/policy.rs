@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 pub const DEFAULT_TTL_SECONDS: u64 = 30 * 60;
 /// Shortest lifetime that can still be renewed in time, in seconds.
 pub const MIN_TTL_SECONDS: u64 = 10;
-/// Longest lifetime, in seconds: a week.
-pub const MAX_TTL_SECONDS: u64 = 7 * 24 * 60 * 60;
+/// Longest lifetime, in seconds: a day, as in documents; a proof that is older says too little.
+pub const MAX_TTL_SECONDS: u64 = 24 * 60 * 60;
 
 /// How the rule must know the endorsement key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
