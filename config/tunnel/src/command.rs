@@ -14,7 +14,7 @@ use std::borrow::Cow;
 pub const STDIN: u8 = 0;
 /// The command's output.
 pub const STDOUT: u8 = 1;
-/// The command's second output; none where it has a terminal.
+/// The command's error output; unused if the command has a terminal.
 pub const STDERR: u8 = 2;
 /// How the command ended, as a `Status`.
 pub const ERROR: u8 = 3;
@@ -37,7 +37,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// All that are spoken, the best first.
+    /// All supported versions, the preferred one first.
     pub const ALL: [Self; 3] = [Self::V5, Self::V4, Self::V1];
 
     /// Its name as a WebSocket subprotocol.
@@ -90,10 +90,10 @@ enum Message {
     Ignored,
 }
 
-/// Reads what a client writes, from whatever pieces of messages come.
+/// Reads what a client writes, from pieces of messages of any size.
 ///
-/// Channels that a client has no reason to write to are passed over, as upstream does; so is a size
-/// that can't be read.
+/// As upstream does, it ignores channels that a client has no reason to write to, and sizes that
+/// can't be read.
 #[derive(Debug)]
 pub struct Input {
     version: Version,

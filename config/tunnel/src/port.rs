@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-/// What is upgraded to.
+/// The protocol in the `Upgrade` header.
 pub const PROTOCOL: &str = "pratique-pod-port";
 /// The first part of the kubelet's path.
 pub const FOLDER: &str = "podPort";
@@ -25,7 +25,7 @@ pub struct PortPath<'a> {
 }
 
 impl<'a> PortPath<'a> {
-    /// From the parts of a path; `None` where it is none of a port.
+    /// From the parts of a path; `None` where it is not the path of a port.
     pub fn parse(parts: &[&'a str]) -> Option<Self> {
         match parts {
             [FOLDER, namespace, pod, uid, port] => Some(Self {

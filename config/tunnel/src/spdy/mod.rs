@@ -1,10 +1,10 @@
 //! SPDY 3.1 (draft-mbelshe-httpbis-spdy-00, version 3): what kubectl's port-forward speaks inside a
 //! WebSocket (KEP-4006), and what older clients speak instead of one.
 //!
-//! A server's side of it, as far as such clients go: streams that a client opens, data, half-close,
-//! resets, pings. Frames that a server of tunnels has no use for (settings, windows) are passed
-//! over: the clients of Kubernetes have no SPDY flow control. They send no window updates and read
-//! none, so a server that waited for one would wait for ever. TCP's flow control limits them.
+//! The server's side, with what such clients use: streams that a client opens, data, half-close,
+//! resets, pings. Settings and window updates are ignored: Kubernetes' clients have no SPDY flow
+//! control. They neither send nor read window updates, so a server that waited for one would wait
+//! for ever. TCP's flow control limits them.
 
 mod headers;
 mod session;
@@ -86,7 +86,7 @@ pub enum Event<'a> {
         /// The client writes no more to it.
         ends: bool,
     },
-    /// It wants nothing more of a stream.
+    /// It resets a stream (RST_STREAM), and reads nothing more of it.
     Reset {
         /// The stream's number.
         stream: u32,
