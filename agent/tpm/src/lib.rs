@@ -12,8 +12,8 @@
 //! which lives as long as the boot. No key stays loaded between requests: a TPM without a resource
 //! manager has three slots.
 //!
-//! Everything that is handed out is in the TPM's own encoding (TPM 2.0 Library, part 2), as
-//! `config-protocol` sends it.
+//! Keys and evidence are returned in the TPM's own encoding (TPM 2.0 Library, part 2), as
+//! `config-protocol` sends them.
 
 #[doc(hidden)]
 pub mod decoders;

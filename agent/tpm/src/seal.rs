@@ -34,7 +34,7 @@ const BOUND: u8 = 2;
 /// Bytes of the key that the TPM seals.
 const KEY_LENGTH: usize = 32;
 
-/// Which boots can open a seal.
+/// Which boots can open what is sealed.
 #[derive(Debug, Clone)]
 pub enum Sealing {
     /// Boots of images that a release key approved, from the machine's floor on.
@@ -48,7 +48,8 @@ pub enum Sealing {
 pub enum Seal {
     /// The kind that is made now.
     Current,
-    /// Seals from before there were policies, which are opened to be sealed again.
+    /// A seal without a policy, as earlier versions made it; it is opened once, to be sealed again
+    /// with one.
     Unbound,
 }
 

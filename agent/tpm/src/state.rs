@@ -103,8 +103,8 @@ impl Unlock {
         self.recognise_of(&self.approver, slot, name, secure_boot)
     }
 
-    /// What an index is that is none of this role's images. One without content may be anybody's:
-    /// the owner of the hierarchy can make it, and nothing is lost with it.
+    /// The slot's state where the index is not one of this role's images. An index without content
+    /// counts as foreign: the owner of the hierarchy can make one, and no state is lost with it.
     fn unrecognised(&self, slot: usize, name: &[u8], secure_boot: PcrValue) -> StateSlot {
         let other = self.approver.of_other_role();
         match self.recognise_of(&other, slot, name, secure_boot) {
