@@ -19,7 +19,7 @@ use tokio_rustls::TlsConnector;
 /// Longest time to look up a name, and for a connection to each address: three transmissions of a
 /// SYN.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(8);
-/// Longest time for all of it.
+/// Longest time for one fetch, with look-up, connection and answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Why there is no document.

@@ -125,8 +125,8 @@ impl Finder {
     /// A finder that saves what it accepts in the file `memory`.
     ///
     /// # Errors
-    /// The memory cannot be read, and only the memory says which key to trust. Otherwise it begins
-    /// anew, and reports that.
+    /// [`MemoryError`] where the memory cannot be read under trust on first use: only it knows the
+    /// key. With pins the finder starts with an empty memory, and reports that.
     pub fn new(
         terms: Discovery,
         memory: &Path,
@@ -273,7 +273,8 @@ impl Finder {
     }
 }
 
-/// Half of the rest of a document's validity.
+/// The time until a document is fetched again: half of what is left of its validity, within
+/// [`MAX_WAIT`] and [`REFRESH`].
 fn until_refresh(document: &Document, now: u64) -> Duration {
     Duration::from_secs(document.expires.saturating_sub(now) / 2).clamp(MAX_WAIT, REFRESH)
 }
