@@ -11,7 +11,7 @@ const MAX_TOKEN: usize = 1024;
 const MAX_BASE64: usize = MAX_BYTES / 3 * 4 + 4096;
 /// The requested lifetime of EC2's token, in seconds: longer than one exchange takes.
 const TOKEN_SECONDS: &str = "120";
-/// The version of Azure's interface that has user-data first.
+/// With the first version of Azure's interface (IMDS) that has user-data.
 const AZURE_PATH: &str = "/metadata/instance/compute/userData?api-version=2021-01-01&format=text";
 
 /// One HTTP request, without a body.
