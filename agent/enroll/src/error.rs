@@ -138,10 +138,8 @@ pub enum Error {
         /// Whole days since.
         days: u64,
     },
-    /// The machine has no thread for the TPM's part.
-    #[error(
-        "the machine starts no thread for the work with its TPM: it has too many, or no memory"
-    )]
+    /// No thread could be started for a TPM command or a look-up of a name.
+    #[error("the machine starts no thread for the enrolment: it has too many, or no memory")]
     Thread(#[source] io::Error),
     /// A thread was ended.
     #[error("a thread ended before its result")]
