@@ -11,7 +11,7 @@ use config_protocol::wire::Claims;
 use config_protocol::{Code, name};
 use config_tpm::Digest;
 
-/// The owner of an EK.
+/// The Machine that an EK belongs to.
 pub(super) enum EkOwner<'a> {
     /// This Machine, which lists it or is bound to it ([`spec_accepts`]).
     Known(&'a Machine),

@@ -43,7 +43,7 @@ pub(super) fn check_requests(
     checks: &mut Checks,
 ) -> Result<Requested, Stop> {
     // First: the check of the subject would refuse the derived name without telling the right one.
-    assigned(asks, machine, checks)?;
+    check_assigned_name(asks, machine, checks)?;
     let allowed = allowed(machine, asks, reference);
     let client = csr::check(asks.client, RequestUse::Client, &allowed, checks)?;
     let serving = csr::check(asks.serving, RequestUse::Serving, &allowed, checks)?;
@@ -67,15 +67,15 @@ pub(super) fn check_requests(
         wanted,
         if own { wanted } else { "another" },
     );
-    untaken(&serving, machine, reference.inventory, now, checks);
-    not_too_many(&serving, machine, now, checks);
+    check_addresses_are_free(&serving, machine, reference.inventory, now, checks);
+    check_earlier_names(&serving, machine, now, checks);
     checks.all_passed()?;
     Ok(Requested { client, serving })
 }
 
 /// Checks that no other machine holds a certificate for an address that this one claims and the
 /// inventory does not give it.
-fn untaken(
+fn check_addresses_are_free(
     serving: &CheckedRequest,
     machine: &Machine,
     inventory: &Inventory,
@@ -95,8 +95,9 @@ fn untaken(
     }
 }
 
-/// Bounds the addresses that a machine collects by changing its claims before its certificates end.
-fn not_too_many(serving: &CheckedRequest, machine: &Machine, now: u64, checks: &mut Checks) {
+/// Checks that a machine has not collected too many names in certificates that are still valid, by
+/// changing its claims again and again.
+fn check_earlier_names(serving: &CheckedRequest, machine: &Machine, now: u64, checks: &mut Checks) {
     let Some(status) = &machine.status else {
         return;
     };
@@ -151,7 +152,11 @@ pub(super) fn claimed_addresses(names: &[San], machine: &Machine) -> Vec<IpAddr>
 /// Refuses a machine that asked for the name derived from its EK although its Machine has another
 /// name; the answer tells the machine that name. Only now may it learn the name: it has proved that
 /// it has the EK.
-fn assigned(asks: &RequestContext<'_>, machine: &Machine, checks: &mut Checks) -> Result<(), Stop> {
+fn check_assigned_name(
+    asks: &RequestContext<'_>,
+    machine: &Machine,
+    checks: &mut Checks,
+) -> Result<(), Stop> {
     let Some(derived) = asks
         .derived
         .as_deref()

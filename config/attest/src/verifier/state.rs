@@ -99,13 +99,13 @@ fn judge(
     now: u64,
     checks: &mut Checks,
 ) -> AcceptedState {
-    nothing_from_beside_the_image(evidence, checks);
+    no_outside_arguments(evidence, checks);
     let config = config(evidence, machine, reference, checks);
     super::privileged::check(evidence.claims, reference.rule, checks);
     let log = replayed(evidence, checks);
     let secure_boot = log.as_ref().and_then(|log| facts::secure_boot(log, checks));
     if let Some(on) = secure_boot {
-        secure_boot_as_the_rule_wants(on, reference.rule, checks);
+        secure_boot_if_required(on, reference.rule, checks);
     }
     // Only failures of the image count against the image; those above have codes of their own.
     let before = checks.failures();
@@ -158,9 +158,9 @@ fn judge(
     }
 }
 
-/// Checks that nothing from beside the image was used: systemd-stub measures into PCR 12 arguments
-/// (from SMBIOS, too), credentials and add-ons. Neither PCR 4 nor PCR 11 changes with those.
-fn nothing_from_beside_the_image(evidence: &StateEvidence<'_>, checks: &mut Checks) {
+/// Checks that the boot used nothing from outside the image: systemd-stub measures arguments (also
+/// those from SMBIOS), credentials and add-ons into PCR 12. They change neither PCR 4 nor PCR 11.
+fn no_outside_arguments(evidence: &StateEvidence<'_>, checks: &mut Checks) {
     let outside = evidence.pcr(12);
     checks.test(
         "PCR 12",
@@ -372,7 +372,7 @@ fn signed(release: &KnownRelease, rule: &CheckedRule) -> bool {
         .any(|key| rule.takes_release_key(key))
 }
 
-fn secure_boot_as_the_rule_wants(on: bool, rule: &CheckedRule, checks: &mut Checks) {
+fn secure_boot_if_required(on: bool, rule: &CheckedRule, checks: &mut Checks) {
     checks.test(
         "Secure Boot",
         Code::SecureBootOff,
