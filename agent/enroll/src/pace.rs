@@ -62,9 +62,9 @@ pub enum NextAction {
 
 /// When a node renews, tries again, and joins anew.
 ///
-/// Guarantee: an outage of the master of up to 60 % of the lifetime leaves time for a try before the
-/// certificate ends, at lifetimes of ten minutes and more. A renewal begins after a third of the
-/// lifetime at the latest, and waits between tries are at most a twentieth of that third.
+/// Guarantee: an outage of the master of up to 60 % of the lifetime leaves time for a try before
+/// the certificate ends, at lifetimes of ten minutes and more. A renewal begins after a third of
+/// the lifetime at the latest, and waits between tries are at most a twentieth of that third.
 ///
 /// Times are those of the caller's monotonic clock, so that a wrong time of day does not matter.
 /// Randomness is a number from 0 to 1.

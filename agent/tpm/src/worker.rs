@@ -76,8 +76,8 @@ impl Tpm {
     /// where it holds them.
     ///
     /// # Errors
-    /// [`Error::NoEndorsementKey`] where the TPM holds none and derives none; otherwise it failed to
-    /// show which it has.
+    /// [`Error::NoEndorsementKey`] where the TPM holds none and derives none; otherwise it failed
+    /// to show which it has.
     pub fn endorsement_keys(&self) -> Result<Vec<EndorsementKey>, Error> {
         self.call(Device::endorsement_keys)
     }

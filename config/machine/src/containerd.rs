@@ -46,9 +46,9 @@ const DISABLED: [&str; 12] = [
 ];
 
 /// Files of a removed layer are deleted later, by containerd's garbage collector, while it holds no
-/// lock (`Remove` and `Cleanup` of its overlay snapshotter). This is the default, and is written out
-/// because pods depend on it: with `sync_remove = true` the deletion of a layer with millions of
-/// files holds the lock of all snapshots, for which every start and end of a container waits.
+/// lock (`Remove` and `Cleanup` of its overlay snapshotter). This is the default, and is written
+/// out because pods depend on it: with `sync_remove = true` the deletion of a layer with millions
+/// of files holds the lock of all snapshots, for which every start and end of a container waits.
 const LAYERS: &str =
     "[plugins.\"io.containerd.snapshotter.v1.overlayfs\"]\n  sync_remove = false\n";
 

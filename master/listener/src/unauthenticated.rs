@@ -1,10 +1,10 @@
 //! Limits of requests without a credential, and of those whose credential fails: each costs an
 //! authorization or a verified signature.
 //!
-//! The first such requests of a connection do not count, so that no client can keep a machine behind
-//! the same address from joining, or a health check there from its answer. Further ones count
-//! against the rates of the networks that they come from. A request beyond these rates gets 429, and
-//! a connection with too many refused requests is closed.
+//! The first such requests of a connection do not count, so that no client can keep a machine
+//! behind the same address from joining, or a health check there from its answer. Further ones
+//! count against the rates of the networks that they come from. A request beyond these rates gets
+//! 429, and a connection with too many refused requests is closed.
 
 use config_limits::{Network, Rate, Rates, Width, networks};
 use std::net::IpAddr;

@@ -133,8 +133,8 @@ impl Expander {
     /// Reads the next block.
     ///
     /// # Errors
-    /// [`Fault::Headers`] where it can't be expanded, is longer than [`MAX_BLOCK`] once expanded, or
-    /// is no list of names and values.
+    /// [`Fault::Headers`] where it can't be expanded, is longer than [`MAX_BLOCK`] once expanded,
+    /// or is no list of names and values.
     pub(super) fn read(&mut self, block: &[u8]) -> Result<Headers, Fault> {
         // Never grown: a block that does not fit is refused, however small it is on the wire.
         let mut plain = Vec::with_capacity(MAX_BLOCK);
