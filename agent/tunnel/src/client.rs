@@ -6,12 +6,13 @@ use crate::link::{LINGER, Leave, Link, push};
 use crate::query;
 use agent_runtime::{Control, Input, Outputs};
 use config_errors::chain;
-use config_tunnel::command::{self, ClientMessage, ERROR, STDERR, STDOUT, Version};
+use config_tunnel::command::{
+    self, Base64, ClientMessage, ERROR, NotBase64, STDERR, STDOUT, Version,
+};
 use config_tunnel::spdy::Fault;
 use config_tunnel::streams::{self, Session};
 use config_tunnel::websocket::{NORMAL, PROTOCOL_ERROR};
 use http::Request;
-use std::convert::Infallible;
 use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
@@ -69,7 +70,8 @@ impl Agreed {
 
 /// The decoder of a client's bytes.
 enum Reader {
-    Channels(command::Input),
+    /// With the decoder of messages that are text in base64.
+    Channels(command::Input, Option<Base64>),
     Streams(Box<Session>, Vec<u8>),
 }
 
@@ -113,7 +115,10 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
         let (link, reader) = match agreed {
             Agreed::Channels(version) => (
                 Link::websocket(stream),
-                Reader::Channels(command::Input::new(version)),
+                Reader::Channels(
+                    command::Input::new(version),
+                    version.is_base64().then(Base64::default),
+                ),
             ),
             Agreed::Streams(awaited) => {
                 (Link::spdy(stream), Reader::Streams(Box::default(), awaited))
@@ -153,7 +158,7 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
 
     fn has_opened(&self) -> bool {
         match &self.reader {
-            Reader::Channels(_) => true,
+            Reader::Channels(..) => true,
             Reader::Streams(session, awaited) => session.has_opened(awaited),
         }
     }
@@ -193,11 +198,15 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
     /// Decodes the first `count` bytes of the inbox.
     pub(crate) fn take(&mut self, count: usize, pending: &mut Pending) {
         pending.leave = match &mut self.reader {
-            Reader::Channels(input) => self.link.take(count, |piece| {
-                if let Some(message) = input.take(piece.starts, piece.bytes, piece.ends) {
+            Reader::Channels(input, base64) => self.link.take(count, |piece| {
+                let bytes = match base64 {
+                    Some(base64) => base64.take(piece.starts, piece.bytes, piece.ends)?,
+                    None => piece.bytes,
+                };
+                if let Some(message) = input.take(piece.starts, bytes, piece.ends) {
                     pending.note(&message);
                 }
-                Ok::<_, Infallible>(())
+                Ok::<_, NotBase64>(())
             }),
             Reader::Streams(session, _) => {
                 let mut answers = Vec::new();
@@ -222,7 +231,8 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
             return;
         }
         match &self.reader {
-            Reader::Channels(_) => self.link.tell(&[channel], bytes),
+            Reader::Channels(_, None) => self.link.tell(&[channel], bytes),
+            Reader::Channels(_, Some(_)) => self.link.tell_text(&Base64::message(channel, bytes)),
             Reader::Streams(session, _) => session.output(channel, bytes, &mut self.link.outbox),
         }
     }
@@ -230,11 +240,11 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
     /// Sends the final status, and waits until the client closes the connection.
     pub(crate) async fn end(mut self, status: &[u8]) -> io::Result<()> {
         match &mut self.reader {
-            Reader::Channels(input) => {
-                if let Some(status_frame) = input.end(status) {
-                    self.link.tell(&[ERROR], &status_frame);
-                }
-            }
+            Reader::Channels(input, base64) => match (input.end(status), base64) {
+                (Some(status), None) => self.link.tell(&[ERROR], &status),
+                (Some(status), Some(_)) => self.link.tell_text(&Base64::message(ERROR, &status)),
+                (None, _) => {}
+            },
             Reader::Streams(session, _) => session.end(status, &mut self.link.outbox),
         }
         self.close(Leave::Close(NORMAL)).await

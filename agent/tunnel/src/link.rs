@@ -127,6 +127,11 @@ impl<S: AsyncRead + AsyncWrite> Link<S> {
         }
     }
 
+    /// A message of text for the client of a WebSocket.
+    pub(crate) fn tell_text(&mut self, text: &str) {
+        websocket::frame(Kind::Text, &[], text.as_bytes(), &mut self.outbox);
+    }
+
     /// Queues a ping for the client.
     pub(crate) fn send_ping(&mut self) {
         match &mut self.framing {

@@ -1,11 +1,15 @@
 //! The channels of a remote command: `channel.k8s.io`, `v4.channel.k8s.io` and `v5.channel.k8s.io`
-//! (Kubernetes, `remotecommand`; KEP-4006).
+//! (Kubernetes, `remotecommand`; KEP-4006), and the forms of the first two in base64, which consoles
+//! in a browser ask for.
 //!
 //! Each WebSocket message begins with a byte that names its channel. A client writes to [`STDIN`]
 //! and [`RESIZE`], the server to [`STDOUT`], [`STDERR`] and, once and last, a `Status` to
 //! [`ERROR`]. Version 5 adds [`CLOSE`], by which a client ends its input while it goes on to read;
-//! in version 4 the input ends with the connection only.
+//! in version 4 the input ends with the connection only. In the forms in base64 a message is text:
+//! the channel's digit, then the bytes in base64 ([`Base64`]).
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::borrow::Cow;
@@ -30,21 +34,27 @@ pub(crate) const MAX_RESIZE: usize = 256;
 pub enum Version {
     /// `channel.k8s.io`: like version 4, but a failure is plain text and success sends nothing.
     V1,
+    /// `base64.channel.k8s.io`: version 1 in base64.
+    V1Base64,
     /// `v4.channel.k8s.io`.
     V4,
+    /// `v4.base64.channel.k8s.io`: version 4 in base64.
+    V4Base64,
     /// `v5.channel.k8s.io`.
     V5,
 }
 
 impl Version {
     /// All supported versions, the preferred one first.
-    pub const ALL: [Self; 3] = [Self::V5, Self::V4, Self::V1];
+    pub const ALL: [Self; 5] = [Self::V5, Self::V4, Self::V4Base64, Self::V1, Self::V1Base64];
 
     /// Its name as a WebSocket subprotocol.
     pub fn name(self) -> &'static str {
         match self {
             Self::V1 => "channel.k8s.io",
+            Self::V1Base64 => "base64.channel.k8s.io",
             Self::V4 => "v4.channel.k8s.io",
+            Self::V4Base64 => "v4.base64.channel.k8s.io",
             Self::V5 => "v5.channel.k8s.io",
         }
     }
@@ -54,6 +64,70 @@ impl Version {
     pub fn choose(offered: &str) -> Option<Self> {
         let offers = |version: &Self| offered.split(',').any(|name| name.trim() == version.name());
         Self::ALL.into_iter().find(offers)
+    }
+
+    /// Whether its messages are text in base64.
+    pub fn is_base64(self) -> bool {
+        matches!(self, Self::V1Base64 | Self::V4Base64)
+    }
+}
+
+/// A message that is not base64 (RFC 4648, 4).
+#[derive(Debug, thiserror::Error)]
+#[error("a message is not in base64")]
+pub struct NotBase64(#[source] base64::DecodeError);
+
+/// Reads the messages of a client that writes in base64, from pieces of messages of any size, and
+/// encodes those for it.
+#[derive(Debug, Default)]
+pub struct Base64 {
+    /// The channel's digit has come.
+    has_channel: bool,
+    /// Up to three characters that make no byte yet.
+    rest: Vec<u8>,
+    decoded: Vec<u8>,
+}
+
+impl Base64 {
+    /// The piece of the message of bytes that a piece of a message in base64 makes: with `starts`,
+    /// the first byte names the channel. As [`Input::take`] takes it.
+    ///
+    /// # Errors
+    /// It is not base64. Nothing of the message is to be used.
+    pub fn take(&mut self, starts: bool, piece: &[u8], ends: bool) -> Result<&[u8], NotBase64> {
+        self.decoded.clear();
+        if starts {
+            self.has_channel = false;
+            self.rest.clear();
+        }
+        let text = match piece.split_first() {
+            Some((digit, text)) if !self.has_channel => {
+                self.has_channel = true;
+                self.decoded.push(digit.wrapping_sub(b'0'));
+                text
+            }
+            _ => piece,
+        };
+        self.rest.extend_from_slice(text);
+        // A message may end anywhere, and the decoder then says that it is cut off.
+        let whole = if ends {
+            self.rest.len()
+        } else {
+            self.rest.len() / 4 * 4
+        };
+        STANDARD
+            .decode_vec(&self.rest[..whole], &mut self.decoded)
+            .map_err(NotBase64)?;
+        self.rest.drain(..whole);
+        Ok(&self.decoded)
+    }
+
+    /// The text of a message for the client.
+    pub fn message(channel: u8, bytes: &[u8]) -> String {
+        let mut text = String::with_capacity(1 + bytes.len().div_ceil(3) * 4);
+        text.push(char::from(b'0' + channel));
+        STANDARD.encode_string(bytes, &mut text);
+        text
     }
 }
 
@@ -119,7 +193,7 @@ impl Input {
             #[serde(default)]
             message: String,
         }
-        if self.version != Version::V1 {
+        if !matches!(self.version, Version::V1 | Version::V1Base64) {
             return Some(Cow::Borrowed(status));
         }
         let Status { status, message } = serde_json::from_slice(status).ok()?;
@@ -232,6 +306,9 @@ mod tests {
             Some("v4.channel.k8s.io")
         );
         assert_eq!(chosen("channel.k8s.io"), Some("channel.k8s.io"));
+        for base64 in ["base64.channel.k8s.io", "v4.base64.channel.k8s.io"] {
+            assert_eq!(chosen(base64), Some(base64));
+        }
         assert_eq!(chosen("v3.channel.k8s.io"), None);
         assert_eq!(chosen(""), None);
     }
@@ -247,7 +324,22 @@ mod tests {
         assert!(well.contains("Success"), "{well}");
         assert_eq!(written(Version::V1, &ended(0)), None);
         let words = "command terminated with non-zero exit code: exit status 7";
-        assert_eq!(written(Version::V1, &ended(7)).as_deref(), Some(words));
+        for first in [Version::V1, Version::V1Base64] {
+            assert_eq!(written(first, &ended(7)).as_deref(), Some(words));
+        }
+    }
+
+    #[test]
+    fn a_message_that_is_not_base64_is_refused() {
+        for message in ["0YQ", "0Y!==", "0YQ==YQ=="] {
+            let refused = Base64::default().take(true, message.as_bytes(), true);
+            assert!(refused.is_err(), "{message}");
+        }
+        let mut reader = Base64::default();
+        assert_eq!(reader.take(true, b"4", true).unwrap(), [RESIZE]);
+        assert_eq!(reader.take(true, b"", true).unwrap(), [0_u8; 0]);
+        assert_eq!(reader.take(true, b"0YQ==", true).unwrap(), b"\0a");
+        assert_eq!(Base64::message(STDOUT, b"a"), "1YQ==");
     }
 
     #[test]
@@ -314,6 +406,17 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn messages_in_base64_arrive_whole_however_they_are_cut(text in proptest::collection::vec(any::<u8>(), 0..500), cut in 1_usize..50) {
+            let message = Base64::message(STDIN, &text).into_bytes();
+            let (mut reader, mut read) = (Base64::default(), Vec::new());
+            let last = message.len().div_ceil(cut) - 1;
+            for (number, piece) in message.chunks(cut).enumerate() {
+                read.extend_from_slice(reader.take(number == 0, piece, number == last).unwrap());
+            }
+            prop_assert_eq!(read, [&[STDIN], &text[..]].concat());
+        }
+
         #[test]
         fn input_arrives_whole_however_its_messages_are_cut(text in proptest::collection::vec(any::<u8>(), 0..2_000), cut in 1_usize..50) {
             let mut message = vec![STDIN];

@@ -1,7 +1,8 @@
-//! A client of SPDY before and after its command runs, without a node.
+//! A client of SPDY before and after its command runs, and one in base64, without a node.
 
 use super::*;
 use config_tunnel::spdy::{self, Headers, Opener};
+use config_tunnel::websocket::{self, Kind, masked_frame};
 use tokio::io::{AsyncWriteExt as _, DuplexStream};
 
 /// The client's end of a connection, and the node's side of it with input and output.
@@ -100,4 +101,35 @@ async fn what_a_client_did_not_ask_for_is_dropped_and_the_end_ends_every_stream(
     assert!(rest.windows(status.len()).any(|some| some == status));
     drop(stream);
     ended.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_client_in_base64_writes_and_reads_text() {
+    let (mut stream, served) = tokio::io::duplex(1 << 16);
+    let outputs = Outputs::Pipes {
+        stdout: true,
+        stderr: false,
+    };
+    let mut client = Client::new(served, Agreed::Channels(Version::V4Base64), outputs);
+    let mut pending = Pending::default();
+    let mut frame = Vec::new();
+    masked_frame(Kind::Text, b"0bHM=", [9, 8, 7, 6], &mut frame);
+    stream.write_all(&frame).await.unwrap();
+    client.step(&mut pending, &mut None).await.unwrap();
+    assert_eq!(pending.bytes, b"ls");
+    client.tell(STDOUT, b"out");
+    let mut expected = Vec::new();
+    websocket::frame(Kind::Text, b"1", b"b3V0", &mut expected);
+    assert_eq!(client.link.outbox, expected);
+    client.link.outbox.clear();
+    pending.bytes.clear();
+    frame.clear();
+    masked_frame(Kind::Text, b"0?", [9, 8, 7, 6], &mut frame);
+    stream.write_all(&frame).await.unwrap();
+    client.step(&mut pending, &mut None).await.unwrap();
+    assert!(
+        matches!(pending.leave, Some(Leave::Close(PROTOCOL_ERROR))),
+        "{:?}",
+        pending.leave
+    );
 }
