@@ -279,7 +279,7 @@ async fn an_admin_may_impersonate_anyone_with_only_their_rights() {
             ("impersonate-user", "carol"),
             ("impersonate-group", "team"),
             ("impersonate-uid", "u1"),
-            ("impersonate-extra-example.com%2fscope", "one"),
+            ("impersonate-extra-example.com%2f%53cope", "one"),
         ],
     )
     .await;
@@ -290,7 +290,7 @@ async fn an_admin_may_impersonate_anyone_with_only_their_rights() {
         (&"carol".into(), &"u1".into())
     );
     assert_eq!(info["groups"], json!(["team", "system:authenticated"]));
-    assert_eq!(info["extra"], json!({"example.com/scope": ["one"]}));
+    assert_eq!(info["extra"], json!({"example.com/Scope": ["one"]}));
     let (_, answer) = acts(
         &server,
         &admin,

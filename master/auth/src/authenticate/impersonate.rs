@@ -90,10 +90,10 @@ fn read(headers: &HeaderMap) -> Result<Wanted, ApiError> {
     Ok(wanted)
 }
 
-/// Keys are percent-encoded, as header names cannot hold every character; what does not decode
-/// stays as it is.
+/// Keys are percent-encoded, as header names cannot hold every character, capitals among them; what
+/// does not decode stays as it is.
 fn decoded(key: &str) -> String {
-    percent::decode_segment(key).map_or_else(|| key.to_owned(), |text| text.to_lowercase())
+    percent::decode_segment(key).unwrap_or_else(|| key.to_owned())
 }
 
 /// Namespace and name of a service account's user name.
