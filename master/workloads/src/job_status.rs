@@ -176,14 +176,7 @@ fn indexes(status: &Fields, job: &Fields, at: &FieldPath<'_>, faults: &mut Fault
                 );
             }
         }
-        let shared = intervals(done).iter().find_map(|(from, to)| {
-            let meets = |(start, end): &&(i64, i64)| from <= end && start <= to;
-            intervals(failed)
-                .iter()
-                .find(meets)
-                .map(|(start, _)| *from.max(start))
-        });
-        if let Some(index) = shared {
+        if let Some(index) = first_shared(done, failed) {
             let words = format!("failedIndexes and completedIndexes overlap at index: {index}");
             faults.invalid(&at_failed, get(status, "failedIndexes"), words);
         }
@@ -256,12 +249,31 @@ fn transition(
 }
 
 /// The intervals in a list such as `1,3-5`; unreadable parts are skipped.
-fn intervals(list: &str) -> Vec<(i64, i64)> {
-    let read = |part: &str| {
+fn intervals(list: &str) -> impl Iterator<Item = (i64, i64)> {
+    let read = |part: &str| -> Option<(i64, i64)> {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
         Some((from.parse().ok()?, to.parse().ok()?))
     };
-    list.split(',').filter_map(read).collect()
+    list.split(',').filter_map(read)
+}
+
+/// The first index that two lists share, if each is in order, which [`count_indexes`] checks. Both
+/// are read once: each may have as many intervals as fit into a request.
+fn first_shared(done: &str, failed: &str) -> Option<i64> {
+    let mut done = intervals(done).peekable();
+    let mut failed = intervals(failed).peekable();
+    loop {
+        let ((from, to), (start, end)) = (*done.peek()?, *failed.peek()?);
+        if from <= end && start <= to {
+            return Some(from.max(start));
+        }
+        // The earlier one ends before the later one begins.
+        if from < start {
+            done.next();
+        } else {
+            failed.next();
+        }
+    }
 }
 
 /// The number of indexes in a list such as `1,3-5`, which must be in order and below `completions`.
@@ -337,6 +349,34 @@ mod tests {
         for bad in ["a", "8", "3,2", "4-2", "1-2-3", "1,"] {
             assert!(count_indexes(bad, 8).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn the_first_index_that_two_lists_share_is_found() {
+        for (done, failed, expected) in [
+            ("", "", None),
+            ("0-2", "", None),
+            ("0-2", "2", Some(2)),
+            ("0,4-6", "1-3,5,8", Some(5)),
+            ("1,3-5", "0,2,6-7", None),
+            ("a,3", "3", Some(3)),
+        ] {
+            assert_eq!(first_shared(done, failed), expected, "{done} {failed}");
+        }
+    }
+
+    /// Comparing each interval with all others would take longer than any test may run.
+    #[test]
+    fn two_lists_of_very_many_indexes_are_compared_in_one_pass() {
+        let list = |first: i64| {
+            let indexes = (0..150_000).map(|number| (4 * number + first).to_string());
+            indexes.collect::<Vec<String>>().join(",")
+        };
+        let (done, failed) = (list(0), list(2));
+        assert_eq!(first_shared(&done, &failed), None);
+        let last = "600000";
+        let (done, failed) = (format!("{done},{last}"), format!("{failed},{last}"));
+        assert_eq!(first_shared(&done, &failed), Some(600_000));
     }
 
     #[test]
