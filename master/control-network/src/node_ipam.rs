@@ -186,9 +186,10 @@ impl NodeIpam {
     }
 }
 
-/// Assigns parts to the nodes that have none. An unseen write is repeated; other nodes get the next
-/// free part after the last assigned one, so that a released part is unused for as long as
-/// possible.
+/// Assigns parts to the nodes that have none. Nodes get the next free part after the last assigned
+/// one, so that a released part is unused for as long as possible. An unseen write is repeated,
+/// after all others: the API may refuse it for good (by a webhook, say), and the first write that
+/// fails ends the run.
 ///
 /// Guarantees: no part overlaps a node's range, ranges written for another node, or another part; a
 /// node gets a part of each range or nothing.
@@ -205,12 +206,12 @@ fn give(ranges: &[PodRange], nodes: &[Claim], last: &[usize]) -> Vec<Action> {
             }
         }
     }
-    let (mut given, mut events) = (Vec::new(), Vec::new());
+    let (mut given, mut events, mut repeated) = (Vec::new(), Vec::new(), Vec::new());
     for node in nodes.iter().filter(|node| !node.has) {
         let (name, uid) = (node.name.clone(), node.uid.clone());
         if !node.asked.is_empty() {
             let ranges = node.asked.clone();
-            given.push(Action::Give { name, uid, ranges });
+            repeated.push(Action::Give { name, uid, ranges });
             continue;
         }
         if let Some(full) = tables.iter().find(|table| table.next().is_none()) {
@@ -222,6 +223,7 @@ fn give(ranges: &[PodRange], nodes: &[Claim], last: &[usize]) -> Vec<Action> {
         given.push(Action::Give { name, uid, ranges });
     }
     given.extend(events);
+    given.extend(repeated);
     given
 }
 

@@ -64,6 +64,20 @@ fn what_was_asked_for_is_asked_for_again_and_given_to_nobody_else() {
     );
 }
 
+/// The first write that fails ends the run.
+#[test]
+fn a_write_that_the_api_refuses_again_and_again_keeps_no_other_node_waiting() {
+    let ranges = [range("10.0.0.0/23", 24)];
+    let refused = Claim {
+        asked: vec![Range::parse("10.0.0.0/24").unwrap()],
+        ..free("a")
+    };
+    assert_eq!(
+        planned(&ranges, &[refused, free("b"), free("c")], &[]),
+        ["b: 10.0.1.0/24", "c!", "a: 10.0.0.0/24"]
+    );
+}
+
 #[test]
 fn ranges_of_other_sizes_and_of_other_hands_are_kept_free() {
     let ranges = [range("10.244.0.0/16", 24)];
