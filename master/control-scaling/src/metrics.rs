@@ -55,7 +55,8 @@ fn usage(container: &Value, resource: &str) -> Option<i64> {
 }
 
 /// The sample of a pod: of one container, or of all together. A pod without a figure for one of its
-/// containers has none.
+/// containers has none, and neither has one without containers (upstream): it is not idle, its use
+/// is unknown.
 fn sample(pod: &Map<String, Value>, resource: &str, container: Option<&str>) -> Option<Sample> {
     let mut value = 0_i64;
     let mut found = false;
@@ -68,7 +69,7 @@ fn sample(pod: &Map<String, Value>, resource: &str, container: Option<&str>) -> 
     let text = |key: &str| pod.get(key).and_then(Value::as_str);
     let window = text("window").and_then(|text| text.parse().ok());
     let at = text("timestamp")?.parse().ok()?;
-    (found || container.is_none()).then_some(Sample {
+    found.then_some(Sample {
         value,
         at,
         window: window.unwrap_or(WINDOW),
@@ -131,4 +132,25 @@ fn sum(pod: &str, spec: &PodSpec, resource: &str, container: Option<&str>) -> Re
         sum = sum.saturating_add(own);
     }
     Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_pod_without_figures_of_containers_has_no_sample() {
+        let known = |containers: Value| {
+            let pod = json!({"metadata": {"name": "p"}, "timestamp": "2026-01-01T00:00:00Z",
+                "containers": containers});
+            let pod = DynamicObject(pod.as_object().cloned().unwrap());
+            samples(&[pod], "cpu", None).len()
+        };
+        let one = json!({"name": "c", "usage": {"cpu": "1"}});
+        let unread = json!({"name": "d", "usage": {"memory": "1"}});
+        assert_eq!(known(json!([one])), 1);
+        assert_eq!(known(json!([one, unread])), 0);
+        assert_eq!(known(json!([])), 0);
+    }
 }
