@@ -43,7 +43,7 @@ pub(crate) struct PodName {
 /// that.
 pub(crate) type Pods = HashMap<PodName, Box<[(String, Container)]>>;
 
-/// A node's answer. A container of which it gives only a part of the figures is left out.
+/// A node's answer. A pod is left out if one of its containers has only a part of the figures.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Answer {
     pub(crate) node: Option<Point>,
@@ -180,23 +180,24 @@ impl Answer {
     }
 }
 
-/// Containers that have all figures, by their pods.
+/// The containers by pod. A pod is left out if one of its containers lacks a figure, as by
+/// upstream's metrics server: the sum of the others would look like the whole, and an autoscaler
+/// would compare it with what all of them request.
 fn by_pod(all: BTreeMap<[&str; 3], PartialFigures>) -> Pods {
-    let whole = all
-        .into_iter()
-        .filter_map(|(names, parts)| Some((names, parts.whole()?)));
-    let whole: Vec<([&str; 3], Container)> = whole.collect();
-    let pods = whole.chunk_by(|(one, _), (other, _)| one[..2] == other[..2]);
+    let read = all.into_iter().map(|(names, parts)| (names, parts.whole()));
+    let read: Vec<([&str; 3], Option<Container>)> = read.collect();
+    let pods = read.chunk_by(|(one, _), (other, _)| one[..2] == other[..2]);
     let pods = pods.filter_map(|of_pod| {
         let ([namespace, pod, _], _) = of_pod.first()?;
         let named = of_pod.iter();
-        let named = named.map(|([.., name], found)| ((*name).to_owned(), *found));
+        let named = named.map(|([.., name], found)| Some(((*name).to_owned(), (*found)?)));
+        let named: Option<Box<[(String, Container)]>> = named.collect();
         Some((
             PodName {
                 namespace: (*namespace).to_owned(),
                 name: (*pod).to_owned(),
             },
-            named.collect(),
+            named?,
         ))
     });
     pods.collect()
@@ -268,7 +269,9 @@ node_memory_working_set_bytes 4096
 container_cpu_usage_seconds_total{container="main",namespace="default",pod="a"} 2.5 1700000000001
 container_memory_working_set_bytes{container="main",namespace="default",pod="a"} 1.048576e+06 1700000000002
 container_start_time_seconds{container="main",namespace="default",pod="a"} 1.6999999e9
-container_cpu_usage_seconds_total{container="half",namespace="default",pod="a"} 1 1700000000001
+container_cpu_usage_seconds_total{container="half",namespace="default",pod="b"} 1 1700000000001
+container_cpu_usage_seconds_total{container="main",namespace="default",pod="b"} 1 1700000000001
+container_memory_working_set_bytes{container="main",namespace="default",pod="b"} 1 1700000000001
 pod_cpu_usage_seconds_total{namespace="default",pod="a"} 2.5 1700000000001
 unknown{x="a\"}b",} NaN
 "#;
@@ -299,6 +302,11 @@ unknown{x="a\"}b",} NaN
             started: Some(1_699_999_900_000),
         };
         assert_eq!((name.as_str(), *found), ("main", main));
+        assert_eq!(
+            answer.pods.len(),
+            1,
+            "a pod that is known in part is left out"
+        );
         let without_time = Answer::parse(
             b"node_cpu_usage_seconds_total 1\nnode_memory_working_set_bytes 1",
             NOW,
