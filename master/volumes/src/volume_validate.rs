@@ -243,6 +243,7 @@ pub(crate) fn claim_update(new: &Fields, old: &Fields, faults: &mut Faults) {
         }
         shrunk(old, requested(before), requested(after), &at, faults);
     }
+    attributes_class(before, after, object(old, "status"), &at, faults);
     if allowed != *before {
         let text = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound \
                     claims";
@@ -262,6 +263,33 @@ pub(crate) fn claim_update(new: &Fields, old: &Fields, faults: &mut Faults) {
         get(after, "volumeMode"),
         get(before, "volumeMode"),
     );
+}
+
+/// A claim's VolumeAttributesClass may be taken back as long as none was applied (KEP-3751). After
+/// that it may only be replaced: a volume has no attributes to which it could go back.
+fn attributes_class(
+    before: &Fields,
+    after: &Fields,
+    status: Option<&Fields>,
+    at: &FieldPath<'_>,
+    faults: &mut Faults,
+) {
+    let key = "volumeAttributesClassName";
+    let class = get(after, key);
+    let is_applied =
+        status.is_some_and(|status| !get(status, "currentVolumeAttributesClassName").is_null());
+    if !is_applied || class == get(before, key) {
+        return;
+    }
+    let nothing = match class.as_str() {
+        None => "nil",
+        Some("") => "empty string",
+        Some(_) => return,
+    };
+    let text = format!(
+        "update to {nothing} is forbidden when status.currentVolumeAttributesClassName is not nil"
+    );
+    faults.forbidden(&at.field(key), text);
 }
 
 const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
@@ -295,5 +323,40 @@ fn shrunk(
             &place.field("storage"),
             "field can not be less than status.capacity",
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_applied_class_of_attributes_is_replaced_but_not_taken_back() {
+        let claim = |class: &Value, current: &Value| {
+            let status = json!({"phase": "Bound", "currentVolumeAttributesClassName": current});
+            let claim = json!({"spec": {"volumeAttributesClassName": class}, "status": status});
+            claim.as_object().cloned().unwrap()
+        };
+        let faults = |to: &Value, current: &Value| {
+            let mut faults = Faults::default();
+            let old = claim(&json!("gold"), current);
+            claim_update(&claim(to, current), &old, &mut faults);
+            let found = faults.found();
+            found
+                .map(|(_, _, text)| text.to_owned())
+                .collect::<Vec<_>>()
+        };
+        let none: [String; 0] = [];
+        let end = "is forbidden when status.currentVolumeAttributesClassName is not nil";
+        for (to, name) in [(Value::Null, "nil"), (json!(""), "empty string")] {
+            let found = faults(&to, &json!("gold"));
+            assert!(
+                matches!(found.as_slice(), [only] if only.ends_with(&format!("update to {name} {end}"))),
+                "{found:?}"
+            );
+            assert_eq!(faults(&to, &Value::Null), none, "it was never applied");
+        }
+        assert_eq!(faults(&json!("silver"), &json!("gold")), none);
     }
 }
