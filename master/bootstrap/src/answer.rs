@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Bytes of a request to create a cluster: a P-256 key has 91.
@@ -76,7 +76,7 @@ struct Create {
 /// The state of the endpoint.
 #[derive(Debug)]
 pub struct Endpoint {
-    clusters: Clusters,
+    clusters: Arc<Clusters>,
     address: DiscoveryEndpoint,
     /// SHA-256 of the operator's token, if creating clusters requires it.
     token: Option<String>,
@@ -97,7 +97,7 @@ impl Endpoint {
         rates: Rates,
     ) -> Self {
         Self {
-            clusters,
+            clusters: Arc::new(clusters),
             address,
             token: token.map(hash),
             create: Buckets::new(rates.create),

@@ -10,6 +10,7 @@ use master_store::{EmbeddedStore, Entry, ListQuery, Op, Options, Store as _, Sto
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Default limit of clusters: with the largest documents about 25 MiB.
@@ -133,8 +134,11 @@ impl Clusters {
     }
 
     /// Creates a cluster; returns its id and its credential, of which only the hash is stored.
+    ///
+    /// Cancel-safe: it is written in a task of its own, which a client that goes away does not cut
+    /// off. Else a cluster that was removed to make room could stay counted.
     pub(crate) async fn create(
-        &self,
+        self: &Arc<Self>,
         spki: &[u8],
         now: u64,
     ) -> Result<(ClusterId, String), ClustersError> {
@@ -151,12 +155,20 @@ impl Clusters {
             document: None,
         };
         let op = Op::create(&path(&id), encode(&id, &record)?);
+        let clusters = Arc::clone(self);
+        let added = tokio::spawn(async move { clusters.add(op, now).await });
+        added.await.map_err(|_runtime_ends| StoreError::Closed)??;
+        Ok((id, credential))
+    }
+
+    /// Writes a new cluster, if there is room for it.
+    async fn add(&self, op: Op, now: u64) -> Result<(), ClustersError> {
         self.make_room(now).await?;
         if let Err(error) = self.store.commit(vec![op]).await {
             self.count.fetch_sub(1, Ordering::Relaxed);
             return Err(error.into());
         }
-        Ok((id, credential))
+        Ok(())
     }
 
     /// A cluster, and the revision that an update must name.
@@ -250,11 +262,36 @@ fn random<const N: usize>() -> Option<[u8; N]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::future::poll_fn;
+    use std::task::Poll;
+
+    async fn open(dir: &Path, most: usize) -> Arc<Clusters> {
+        Arc::new(Clusters::open(dir, most).await.unwrap())
+    }
+
+    /// A client may close its connection at any moment of its request.
+    #[tokio::test]
+    async fn a_cluster_that_was_removed_for_a_client_that_went_away_is_not_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let clusters = open(dir.path(), 1).await;
+        clusters.create(b"a", 0).await.unwrap();
+        {
+            let mut creation = std::pin::pin!(clusters.create(b"b", UNUSED_LIFETIME + 1));
+            let began = poll_fn(|context| Poll::Ready(creation.as_mut().poll(context)));
+            assert!(began.await.is_pending());
+        }
+        while Arc::strong_count(&clusters) > 1 {
+            tokio::task::yield_now().await;
+        }
+        // By now the second one is unused, too.
+        clusters.create(b"c", 3 * UNUSED_LIFETIME).await.unwrap();
+        assert_eq!(clusters.count.load(Ordering::Relaxed), 1);
+    }
 
     #[tokio::test]
     async fn a_full_table_drops_only_unused_entries() {
         let dir = tempfile::tempdir().unwrap();
-        let clusters = Clusters::open(dir.path(), 2).await.unwrap();
+        let clusters = open(dir.path(), 2).await;
         let (used, credential) = clusters.create(b"a", 0).await.unwrap();
         let (unused, _) = clusters.create(b"b", 0).await.unwrap();
         assert!(matches!(
@@ -282,7 +319,7 @@ mod tests {
             Err(ClustersError::Full)
         ));
         drop(clusters);
-        let clusters = Clusters::open(dir.path(), 2).await.unwrap();
+        let clusters = open(dir.path(), 2).await;
         assert!(
             matches!(
                 clusters.create(b"d", UNUSED_LIFETIME + 1).await,

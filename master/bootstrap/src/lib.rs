@@ -3,8 +3,9 @@
 //! signature (`config/discovery`).
 //!
 //! `serve` has the listener (one task per connection, all owned by it), `answer` the HTTP API,
-//! `clusters` the records in a `master/store`, `rate` the request rates. [`Client`] is the client
-//! side, for the master and the admin's tool. Start at [`serve`]; the program is `discovery`.
+//! `clusters` the records in a `master/store` (one task per new record, until it is written),
+//! `rate` the request rates. [`Client`] is the client side, for the master and the admin's tool.
+//! Start at [`serve`]; the program is `discovery`.
 
 mod answer;
 mod client;
