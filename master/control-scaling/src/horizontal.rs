@@ -1,9 +1,9 @@
 //! HorizontalPodAutoscalers: the controller, its reads and its writes.
 //!
-//! Each autoscaler runs once in [`SYNC_PERIOD`]: it reads the target's scale, pods and samples,
-//! decides, and writes the scale if it is unchanged since it was read. Resource metrics come from
-//! `metrics.k8s.io` through the API; if the nodes report no figures of the pods, the condition
-//! ScalingActive says so.
+//! Each autoscaler is evaluated once in [`SYNC_PERIOD`]: the controller reads the target's scale,
+//! pods and samples, decides, and writes the scale if it is unchanged since it was read. Resource
+//! metrics come from `metrics.k8s.io` through the API; if the nodes report no figures of the pods,
+//! the condition ScalingActive says so.
 
 use crate::decide::{Condition, Fault, Observed, Reading, condition, decide, needs_metrics};
 use crate::limits::Memory;
@@ -37,15 +37,16 @@ use std::time::{Duration, Instant};
 const SYNC_PERIOD: Duration = Duration::from_secs(15);
 /// The tolerance where none is given (upstream: `horizontal-pod-autoscaler-tolerance`).
 const TOLERANCE: f64 = 0.1;
-/// Pods that are read at once. All controllers share one future, which the others have again after
-/// each page.
+/// Pods that are read at once. All controllers run in one task: after each page the others get
+/// their turn.
 const PAGE: u32 = 100;
 
-/// The facts about an autoscaler besides its object.
+/// What the controller remembers of an autoscaler.
 #[derive(Debug, Default)]
 struct Known {
     uid: String,
-    looked: Option<Instant>,
+    /// When it was evaluated last.
+    evaluated_at: Option<Instant>,
     memory: Memory,
     /// The selector of its target's pods.
     selector: String,
@@ -68,15 +69,15 @@ enum Pods {
     Shared(Vec<String>),
 }
 
-/// An autoscaler and when it looked last.
+/// An autoscaler, and when it was evaluated last.
 #[derive(Debug)]
 pub struct Facts {
     key: Key,
     uid: String,
-    looked: Option<Instant>,
+    evaluated_at: Option<Instant>,
 }
 
-/// A look of the autoscaler with a key and UID.
+/// Evaluates the autoscaler with this key and UID.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evaluate(pub Key, pub String);
 
@@ -114,18 +115,18 @@ impl Controller for HorizontalAutoscalers {
         };
         let uid = found.metadata.uid.clone().unwrap_or_default();
         let known = self.known();
-        let looked = known.get(key).filter(|known| known.uid == uid);
+        let same = known.get(key).filter(|known| known.uid == uid);
         Some(Facts {
             key: key.clone(),
-            looked: looked.and_then(|known| known.looked),
+            evaluated_at: same.and_then(|known| known.evaluated_at),
             uid,
         })
     }
 
     fn plan(facts: &Facts, now: Now) -> Plan<Evaluate> {
         let passed = facts
-            .looked
-            .map(|looked| now.instant.saturating_duration_since(looked));
+            .evaluated_at
+            .map(|at| now.instant.saturating_duration_since(at));
         match passed.and_then(|passed| SYNC_PERIOD.checked_sub(passed)) {
             Some(left) if !left.is_zero() => Plan::wait(left),
             _ => Plan {
@@ -159,7 +160,7 @@ impl Controller for HorizontalAutoscalers {
     }
 }
 
-/// The status that a look writes, with the events about it.
+/// The status that an evaluation writes, and the object of its events.
 struct Report<'a> {
     scaler: &'a HorizontalPodAutoscaler,
     status: HorizontalPodAutoscalerStatus,
@@ -287,7 +288,7 @@ impl HorizontalAutoscalers {
                 ..Known::default()
             };
         }
-        known.looked = Some(now);
+        known.evaluated_at = Some(now);
     }
 
     /// Calls `with` with what is known of an autoscaler.
@@ -449,8 +450,9 @@ impl HorizontalAutoscalers {
         }
     }
 
-    /// Notes an autoscaler's selector, and returns those of its namespace that have the same one.
-    /// No pod is read to find them, so that many autoscalers of one target cost nothing.
+    /// Notes an autoscaler's selector, and returns the other autoscalers of its namespace that have
+    /// the same one. No pod is read to find them, so that many autoscalers of one target cost
+    /// nothing.
     fn claim(&self, key: &Key, selector: &str) -> Vec<String> {
         let mut known = self.known();
         selector.clone_into(&mut known.entry(key.clone()).or_default().selector);
