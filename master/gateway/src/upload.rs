@@ -9,12 +9,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// When a body last moved.
+/// When a piece of a body last moved.
 #[derive(Debug, Clone)]
 pub struct Progress(Arc<Mutex<Instant>>);
 
 impl Progress {
-    /// Waits until nothing has moved for so long.
+    /// Waits until nothing has moved for `limit`.
     pub async fn stalls(self, limit: Duration) {
         loop {
             let end = *self.0.lock().unwrap_or_else(PoisonError::into_inner) + limit;
@@ -26,7 +26,7 @@ impl Progress {
     }
 }
 
-/// A body whose pieces are noticed.
+/// A request's body that notes when it moves.
 #[derive(Debug)]
 pub struct Upload {
     content: Content,
