@@ -35,22 +35,24 @@ pub fn ingress() -> Kind {
     }
 }
 
+/// The first hosts, and the number of further rules (upstream counts those without a host, too).
 fn hosts(fields: &Fields) -> String {
     let rules = items(spec(fields), "rules");
-    let hosts: Vec<&str> = rules
-        .iter()
-        .filter_map(|rule| rule.get("host")?.as_str())
-        .collect();
-    match hosts.as_slice() {
-        [] => "*".to_owned(),
-        hosts if hosts.len() > SHOWN => {
-            format!(
-                "{} + {} more...",
-                hosts[..SHOWN].join(","),
-                rules.len() - SHOWN
-            )
-        }
-        hosts => hosts.join(","),
+    let named = rules.iter().enumerate().filter_map(|(at, rule)| {
+        let host = rule.get("host")?.as_str()?;
+        (!host.is_empty()).then_some((at, host))
+    });
+    let shown: Vec<(usize, &str)> = named.take(SHOWN).collect();
+    if shown.is_empty() {
+        return "*".to_owned();
+    }
+    let hosts: Vec<&str> = shown.iter().map(|(_, host)| *host).collect();
+    let hosts = hosts.join(",");
+    let last = shown.get(SHOWN - 1);
+    if last.is_some_and(|(at, _)| at + 1 < rules.len()) {
+        format!("{hosts} + {} more...", rules.len() - SHOWN)
+    } else {
+        hosts
     }
 }
 
@@ -104,4 +106,26 @@ fn parameters(fields: &Fields) -> String {
         format!("{kind}.{group}")
     };
     format!("{kind}/{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_cell_shows_the_first_hosts_and_counts_the_rules_after_them() {
+        for (of_rules, expected) in [
+            (vec![], "*"),
+            (vec![""], "*"),
+            (vec!["", "a"], "a"),
+            (vec!["", "a", "b", "c"], "a,b,c"),
+            (vec!["a", "b", "c", ""], "a,b,c + 1 more..."),
+            (vec!["a", "b", "c", "d", "e"], "a,b,c + 2 more..."),
+        ] {
+            let rules = of_rules.iter().map(|host| json!({"host": host}));
+            let ingress = json!({"spec": {"rules": rules.collect::<Vec<_>>()}});
+            assert_eq!(hosts(ingress.as_object().unwrap()), expected);
+        }
+    }
 }
