@@ -66,7 +66,8 @@ pub struct PodToEvict {
 }
 
 /// The candidate with the lowest rank is evicted first: pods that can't be measured, pods above
-/// their request, lower priority, and the largest usage above the request, in this order.
+/// their request, lower priority, and the largest usage above the request, in this order. For
+/// process ids it is lower priority, pods that can't be measured, and the largest usage.
 type Rank = (bool, bool, i32, Reverse<i128>);
 
 impl Signal {
@@ -107,10 +108,14 @@ impl Candidate {
 
     fn rank(&self, signal: Signal) -> Rank {
         let Share { used, request } = self.share(signal);
+        if signal == Signal::PidAvailable {
+            // There are no requests for process ids, so priority comes first, also where one pod
+            // can't be measured (upstream's `rankPIDPressure`).
+            let most = used.map_or(i128::MAX, i128::from);
+            return (true, false, self.priority, Reverse(most));
+        }
         let beyond = used.map_or(0, |used| i128::from(used) - i128::from(request));
-        // There are no requests for process ids, so priority comes first.
-        let within = signal != Signal::PidAvailable && beyond <= 0;
-        (used.is_some(), within, self.priority, Reverse(beyond))
+        (used.is_some(), beyond <= 0, self.priority, Reverse(beyond))
     }
 
     /// Its containers that use more than they request.
@@ -318,6 +323,24 @@ mod tests {
         };
         let all = [pod("large", 0, 1 << 40, 0), unknown, pod("idle", 0, 0, 0)];
         assert_eq!(order(Signal::MemoryAvailable, &all), ["unknown", "large"]);
+    }
+
+    #[test]
+    fn for_process_ids_an_unmeasured_pod_goes_only_before_those_of_its_priority() {
+        let unknown = |uid: &str, priority| Candidate {
+            processes: None,
+            ..pod(uid, priority, 0, 0)
+        };
+        let all = [
+            unknown("unknown-important", 9),
+            pod("many", 0, 50, 0),
+            unknown("unknown", 0),
+            pod("low", -1, 1, 0),
+        ];
+        assert_eq!(
+            order(Signal::PidAvailable, &all),
+            ["low", "unknown", "many", "unknown-important"]
+        );
     }
 
     #[test]
