@@ -21,8 +21,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Redirects that are followed at most (upstream's).
-const MAX_REDIRECTS: usize = 10;
+/// Requests that one action makes at most, the first and those that follow redirects: upstream
+/// stops where ten were made, and calls that ten redirects.
+const MAX_REQUESTS: usize = 10;
 /// Bytes of a redirect's body that are read (upstream's).
 const MAX_BODY: usize = 10 << 10;
 /// The answers whose `location` is gone to.
@@ -71,7 +72,7 @@ pub(crate) async fn follow(
     mut place: Url,
     agent: &str,
 ) -> Result<Answer, Failure> {
-    for _ in 0..=MAX_REDIRECTS {
+    for _ in 0..MAX_REQUESTS {
         let answer = get(action, &place, agent).await?;
         let location = answer.location.as_deref();
         match location.and_then(|location| redirect::next(&place, location)) {
@@ -80,7 +81,7 @@ pub(crate) async fn follow(
         }
     }
     let text = format!(
-        "Get \"{}\": stopped after {MAX_REDIRECTS} redirects",
+        "Get \"{}\": stopped after {MAX_REQUESTS} redirects",
         place.path
     );
     Err(Failure::Other(text))
@@ -90,11 +91,7 @@ pub(crate) async fn follow(
 ///
 /// # Errors
 /// No answer came, or the request can't be made.
-pub(crate) async fn get(
-    action: &HTTPGetAction,
-    place: &Url,
-    agent: &str,
-) -> Result<Answer, Failure> {
+async fn get(action: &HTTPGetAction, place: &Url, agent: &str) -> Result<Answer, Failure> {
     let Url {
         scheme,
         host,
@@ -404,7 +401,7 @@ mod tests {
         assert_eq!((answer.status, answer.body.as_str()), (302, "Found"));
         serving.await.unwrap();
 
-        let (port, serving) = answering(vec![moved; MAX_REDIRECTS + 1]).await;
+        let (port, serving) = answering(vec![moved; MAX_REQUESTS]).await;
         let place = Url::of(&action, "127.0.0.1", port);
         let why = String::from(follow(&action, place, "probe/1").await.unwrap_err());
         assert_eq!(why, "Get \"/healthz\": stopped after 10 redirects");

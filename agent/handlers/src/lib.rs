@@ -169,15 +169,15 @@ impl Target {
         Ok(Url::of(get, &self.place(get.host.as_deref())?, port))
     }
 
-    /// A hook over HTTPS whose server does not speak TLS is sent in the clear, without its
-    /// credentials (upstream's rule: hooks once ignored the scheme).
+    /// A hook follows redirects as a probe does. One over HTTPS whose server does not speak TLS is
+    /// sent in the clear, without its credentials (upstream's rule: hooks once ignored the scheme).
     async fn get_by_hook(&self, get: &HTTPGetAction) -> Result<Answer, String> {
-        let asked = http::get(get, &self.asked(get)?, HOOK_AGENT).await;
+        let asked = http::follow(get, self.asked(get)?, HOOK_AGENT).await;
         let Err(Failure::InTheClear(_)) = asked else {
             return Ok(asked?);
         };
         let get = http::in_the_clear(get);
-        Ok(http::get(&get, &self.asked(&get)?, HOOK_AGENT).await?)
+        Ok(http::follow(&get, self.asked(&get)?, HOOK_AGENT).await?)
     }
 
     async fn connect(&self, tcp: &TCPSocketAction, limit: Duration) -> Outcome {
@@ -251,7 +251,8 @@ mod tests {
     use agent_runtime::{Containerd, Options, Registries};
     use serde_json::{Value, json};
     use std::net::Ipv4Addr;
-    use tokio::net::TcpListener;
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+    use tokio::net::{TcpListener, TcpStream};
 
     /// A container whose engine is away, and that has the port `web`.
     fn target(host: Option<IpAddr>) -> Target {
@@ -303,6 +304,48 @@ mod tests {
         assert_eq!(asked, Err(NO_ADDRESS.to_owned()));
         let named = json!({"tcpSocket": {"port": port, "host": "127.0.0.1"}});
         assert_eq!(probed_at(None, named).await, Ok(None));
+    }
+
+    /// The first line of a request, which is read whole.
+    async fn request_line(stream: &mut TcpStream) -> Option<String> {
+        let mut lines = BufReader::new(stream).lines();
+        let first = lines.next_line().await.unwrap();
+        while let Some(line) = lines.next_line().await.unwrap() {
+            if line.is_empty() {
+                break;
+            }
+        }
+        first
+    }
+
+    #[tokio::test]
+    async fn a_hook_follows_a_redirect_within_its_host_and_no_other() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let answers = [
+            "HTTP/1.1 302 Found\r\nlocation: /drained\r\ncontent-length: 0\r\n\r\n",
+            "HTTP/1.1 302 Found\r\nlocation: http://192.0.2.1/\r\ncontent-length: 0\r\n\r\n",
+        ];
+        let serving = tokio::spawn(async move {
+            let mut asked = Vec::new();
+            for answer in answers {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                asked.extend(request_line(&mut stream).await);
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+            asked
+        });
+        let hook = json!({"httpGet": {"port": port, "path": "/drain"}});
+        let hook = serde_json::from_value(hook).unwrap();
+        let here = target(Some(Ipv4Addr::LOCALHOST.into()));
+        let done = here.hook(&hook, Duration::from_secs(60)).await;
+        assert_eq!(done, Ok(()), "an answer is enough, whatever its status");
+        // Where the hook stopped at the first answer, nobody asks again.
+        let asked = timeout(Duration::from_secs(5), serving).await;
+        assert_eq!(
+            asked.unwrap().unwrap(),
+            ["GET /drain HTTP/1.1", "GET /drained HTTP/1.1"]
+        );
     }
 
     #[tokio::test]
