@@ -1,6 +1,7 @@
 //! Resources of pods: service class, limits of containers, and which container the kernel kills
 //! first when memory runs out.
 
+use agent_pressure::is_critical;
 use agent_runtime::Resources;
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use config_kube::quantity::Amount;
@@ -8,6 +9,9 @@ use config_kube::quantity::Amount;
 /// Upstream's OOM scores: guaranteed containers are killed last, best-effort ones first.
 const GUARANTEED_SCORE: i32 = -997;
 const BEST_EFFORT_SCORE: i32 = 1000;
+/// The PriorityClass of pods without which a node does not work, such as its network's and its
+/// storage's (upstream's `SystemNodeCritical`).
+const NODE_CRITICAL: &str = "system-node-critical";
 /// More CPU than any machine has. A pod may name up to 2^63 millicores, and what is reckoned with
 /// them must stay within 64 bits: an overflow ends the agent.
 const MOST_MILLIS: u64 = 1 << 40;
@@ -192,9 +196,20 @@ fn part_of_rest(pod: &Pod, resource: &str) -> i64 {
     rest.max(0) / count.max(1)
 }
 
+/// Whether a node does not work without a pod (upstream's `IsNodeCriticalPod`).
+fn is_node_critical(pod: &Pod) -> bool {
+    let spec = pod.spec.as_ref();
+    let class = spec.and_then(|spec| spec.priority_class_name.as_deref());
+    class == Some(NODE_CRITICAL) && is_critical(pod)
+}
+
 /// `oom_score_adj` of a container: the less memory it requests, the earlier it is killed; a sidecar
-/// no earlier than the first of the main containers, which it serves (KEP-753).
+/// no earlier than the first of the main containers, which it serves (KEP-753); one that the node
+/// needs as late as guaranteed ones, whatever it requests.
 pub fn oom_score(pod: &Pod, container: &Container, machine_memory: u64) -> i32 {
+    if is_node_critical(pod) {
+        return GUARANTEED_SCORE;
+    }
     match class(pod) {
         "Guaranteed" => GUARANTEED_SCORE,
         "BestEffort" => BEST_EFFORT_SCORE,
@@ -406,5 +421,24 @@ mod tests {
         assert_eq!(score("1Gi"), 750);
         assert_eq!(score("8Gi"), 3);
         assert_eq!(score("1"), 999);
+    }
+
+    #[test]
+    fn a_container_that_the_node_needs_is_killed_last_whatever_it_requests() {
+        let score = |class: &str, priority: i32, requests: serde_json::Value| {
+            let containers = json!([{"name": "a", "resources": {"requests": requests}}]);
+            let spec = json!({
+                "priorityClassName": class, "priority": priority, "containers": containers,
+            });
+            let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
+            oom_score(&pod, &pod.spec.as_ref().unwrap().containers[0], 4 << 30)
+        };
+        let node = "system-node-critical";
+        for requests in [json!({}), json!({"memory": "1Gi"})] {
+            assert_eq!(score(node, 2_000_001_000, requests), GUARANTEED_SCORE);
+        }
+        let cluster = score("system-cluster-critical", 2_000_000_000, json!({}));
+        assert_eq!(cluster, BEST_EFFORT_SCORE);
+        assert_eq!(score(node, 7, json!({})), BEST_EFFORT_SCORE, "no priority");
     }
 }
