@@ -54,7 +54,10 @@ pub enum ManifestError {
 /// # Errors
 /// [`ManifestError`]: the manifest is no pod, has unknown fields, or needs objects of the API.
 pub fn read(manifest: &str, node: &str) -> Result<Pod, ManifestError> {
-    let given: Value = serde_yaml_ng::from_str(manifest).map_err(ManifestError::Syntax)?;
+    let mut given: Value = serde_yaml_ng::from_str(manifest).map_err(ManifestError::Syntax)?;
+    if let Some(spec) = given.get_mut("spec") {
+        quantities_as_text(spec);
+    }
     let text = |key: &str| given.get(key).and_then(Value::as_str).unwrap_or("none");
     let (version, kind) = (text("apiVersion"), text("kind"));
     if (version, kind) != ("v1", "Pod") {
@@ -126,6 +129,39 @@ fn fill(spec: &mut PodSpec) {
                 requests.entry(name).or_insert(limit);
             }
         }
+    }
+}
+
+/// Writes quantities that are plain numbers (`cpu: 1`) as text, as the API's types have them:
+/// upstream reads both.
+fn quantities_as_text(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            for (key, field) in fields {
+                match (key.as_str(), field) {
+                    ("limits" | "requests" | "overhead", Value::Object(quantities)) => {
+                        for quantity in quantities.values_mut() {
+                            as_text(quantity);
+                        }
+                    }
+                    ("sizeLimit" | "divisor", quantity) => as_text(quantity),
+                    (_, other) => quantities_as_text(other),
+                }
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                quantities_as_text(item);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn as_text(quantity: &mut Value) {
+    if let Value::Number(number) = quantity {
+        let text = number.to_string();
+        *quantity = Value::String(text);
     }
 }
 
@@ -286,6 +322,22 @@ spec:
             Some(uid.clone())
         );
         assert_ne!(of(read(MANIFEST, "worker-2").unwrap()), Some(uid));
+    }
+
+    #[test]
+    fn a_quantity_may_be_a_plain_number() {
+        let limits = "      limits:\n        cpu: 0.5\n        example.com/device: 1\n";
+        let pod = with("      limits:\n", limits).unwrap();
+        let resources = pod.spec.unwrap().containers[0].resources.clone().unwrap();
+        let limits = resources.limits.unwrap();
+        assert_eq!(limits["cpu"].0, "0.5");
+        assert_eq!(limits["example.com/device"].0, "1");
+        let volumes = "  volumes: [{name: v, emptyDir: {sizeLimit: 1048576}}]";
+        let pod = with("  hostNetwork: true", volumes).unwrap();
+        let volume = pod.spec.unwrap().volumes.unwrap().remove(0);
+        assert_eq!(volume.empty_dir.unwrap().size_limit.unwrap().0, "1048576");
+        let name = with("name: exporter\n", "name: 7\n");
+        assert!(matches!(name, Err(ManifestError::Pod(_))), "{name:?}");
     }
 
     #[test]
