@@ -67,8 +67,8 @@ pub fn request(nonce: u64) -> [u8; PACKET] {
 /// Reads an answer to the request with this nonce, sent at `sent` and answered after `took`; times
 /// are since 1970. Seconds are of the era that is nearest to `floor` and what follows it.
 ///
-/// Total over all bytes. The origin is checked first, so that a sender who did not see the request
-/// is ignored, even with a kiss of death.
+/// Total over all bytes. Of a packet's fields the origin is checked first, so that a sender who did
+/// not see the request is ignored, whatever else the packet says, even with a kiss of death.
 ///
 /// # Errors
 /// [`Fault`]: the bytes are no answer to this request, or the server says that its time is not to
@@ -86,12 +86,12 @@ pub fn read(
     let Some(packet) = bytes.first_chunk::<PACKET>() else {
         return Err(Fault::Truncated(bytes.len()));
     };
+    if long(packet, 24) != nonce {
+        return Err(Fault::Origin);
+    }
     let (leap, version, mode) = (packet[0] >> 6, (packet[0] >> 3) & 7, packet[0] & 7);
     if mode != 4 || !(3..=4).contains(&version) {
         return Err(Fault::Mode);
-    }
-    if long(packet, 24) != nonce {
-        return Err(Fault::Origin);
     }
     if packet[1] == 0 {
         let code = packet[12..16]
@@ -231,6 +231,11 @@ mod tests {
             changed(forged),
             Err(Fault::Origin),
             "who did not see the request cannot send us away"
+        );
+        assert_eq!(
+            heard(&[0; PACKET]),
+            Err(Fault::Origin),
+            "nor with a packet of no mode"
         );
         assert_eq!(
             changed(|packet| packet[0] |= 0b11_000_000),

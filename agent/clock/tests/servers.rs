@@ -63,7 +63,12 @@ async fn a_good_server_is_heard_also_behind_packets_of_others() {
     let good = server(|packet| {
         let mut forged = *packet;
         forged[24] ^= 1;
-        vec![forged.to_vec(), vec![0b00_100_100; 48], packet.to_vec()]
+        vec![
+            forged.to_vec(),
+            vec![0b00_100_100; 48],
+            vec![0; 48],
+            packet.to_vec(),
+        ]
     });
     let sample = ask(&good, Duration::ZERO).await.unwrap();
     assert!(
