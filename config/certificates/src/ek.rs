@@ -2,7 +2,8 @@
 //! builder.
 //!
 //! Every certificate that the cluster's configuration lists for an issuer is a trust anchor of that
-//! issuer; where the list also holds an anchor's own issuer, that one must be valid too.
+//! issuer; where the list also holds an anchor's own issuer, in one certificate or several, one of
+//! these must be valid too.
 
 use crate::x509;
 use std::fmt;
@@ -237,27 +238,40 @@ fn anchored(certificate: &X509Certificate<'_>, issuer: &EkIssuer, now: u64) -> A
         .iter()
         .filter_map(|der| parse(der))
         .collect();
-    let mut current = certificate;
-    for depth in 0..MAX_DEPTH {
-        let Some(parent) = parsed.iter().find(|parent| signed_by(current, parent)) else {
+    chain(certificate, &parsed, now, MAX_DEPTH).unwrap_or(Anchor::None)
+}
+
+/// The best chain from a certificate over at most `left` of these; `None` if none of them signed
+/// it. Several may have: manufacturers renew a CA's certificate for the same name and key, and an
+/// expired one beside its successor must not decide.
+fn chain(
+    certificate: &X509Certificate<'_>,
+    all: &[X509Certificate<'_>],
+    now: u64,
+    left: usize,
+) -> Option<Anchor> {
+    let Some(left) = left.checked_sub(1) else {
+        // Longer than any real chain, or a circle.
+        return Some(Anchor::None);
+    };
+    let mut best = None;
+    for parent in all.iter().filter(|parent| signed_by(certificate, parent)) {
+        let found = if !valid(parent, now) {
+            Anchor::Expired
+        } else if parent.subject().as_raw() == parent.issuer().as_raw() {
+            Anchor::Valid
+        } else {
             // Each certificate of the list is an anchor: a chain that has reached one may end
             // there.
-            return if depth == 0 {
-                Anchor::None
-            } else {
-                Anchor::Valid
-            };
+            chain(parent, all, now, left).unwrap_or(Anchor::Valid)
         };
-        if !valid(parent, now) {
-            return Anchor::Expired;
+        match found {
+            Anchor::Valid => return Some(Anchor::Valid),
+            Anchor::Expired => best = Some(Anchor::Expired),
+            Anchor::None => best = best.or(Some(Anchor::None)),
         }
-        if parent.subject().as_raw() == parent.issuer().as_raw() {
-            return Anchor::Valid;
-        }
-        current = parent;
     }
-    // Longer than any real chain, or a circle.
-    Anchor::None
+    best
 }
 
 fn signed_by(certificate: &X509Certificate<'_>, parent: &X509Certificate<'_>) -> bool {

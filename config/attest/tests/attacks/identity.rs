@@ -2,10 +2,15 @@
 
 use super::{Anonymous, Proven, accepted, expect, half_open, lab, refused};
 use config_attest::verifier::RenewingPeer;
+use config_certificates::{EkFault, EkIssuer, check_ek_certificate};
 use config_kube::MachineState;
 use config_kube::machine::EkSelector;
 use config_protocol::Code;
 use config_protocol::wire::{Challenge, Evidence};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, PublicKeyData as _,
+};
 use tests_machines::{EkKind, SoftMachine, World};
 
 #[test]
@@ -54,6 +59,46 @@ fn an_ek_certificate_must_be_valid_now_and_from_a_known_manufacturer() {
     let (mut world, mut machine) = lab();
     machine.ek_certificate = Some(world.endorse(&machine, &[2, 23, 133, 8, 1], 9999));
     accepted(world.join(&machine));
+}
+
+/// Manufacturers renew a CA's certificate for the same name and key.
+#[test]
+fn an_expired_ca_certificate_beside_its_renewed_one_refuses_no_ek() {
+    let dated = |until: i32| {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+        params.not_after = rcgen::date_time_ymd(until, 12, 31);
+        params
+    };
+    let of_ca = |until: i32| {
+        let mut params = dated(until);
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "TPM maker");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params
+    };
+    let key = || KeyPair::generate().expect("a key");
+    let (ca, ek) = (key(), key());
+    let [expired, renewed] = [2025, 2090].map(|until| {
+        let certificate = of_ca(until).self_signed(&ca);
+        certificate.expect("a CA certificate").der().to_vec()
+    });
+    let mut own = dated(2090);
+    own.extended_key_usages = vec![ExtendedKeyUsagePurpose::Other(vec![2, 23, 133, 8, 1])];
+    let issuer = rcgen::Issuer::new(of_ca(2090), &ca);
+    let certificate = own.signed_by(&ek, &issuer).expect("an EK certificate");
+    let found = |listed: &[&Vec<u8>]| {
+        let listed = listed.iter().map(|der| (*der).clone()).collect();
+        let issuer = EkIssuer::from_der("maker", listed).expect("an issuer");
+        let spki = ek.subject_public_key_info();
+        check_ek_certificate(certificate.der(), &spki, &[&issuer], 1_800_000_000).map(str::to_owned)
+    };
+    for listed in [[&expired, &renewed], [&renewed, &expired]] {
+        assert_eq!(found(&listed), Ok("maker".to_owned()));
+    }
+    assert!(matches!(found(&[&expired]), Err(EkFault::Expired(_))));
 }
 
 #[test]
