@@ -1,6 +1,6 @@
 //! The channels of a remote command: `channel.k8s.io`, `v4.channel.k8s.io` and `v5.channel.k8s.io`
-//! (Kubernetes, `remotecommand`; KEP-4006), and the forms of the first two in base64, which consoles
-//! in a browser ask for.
+//! (Kubernetes, `remotecommand`; KEP-4006), and the forms of the first two in base64, which
+//! consoles in a browser ask for.
 //!
 //! Each WebSocket message begins with a byte that names its channel. A client writes to [`STDIN`]
 //! and [`RESIZE`], the server to [`STDOUT`], [`STDERR`] and, once and last, a `Status` to
