@@ -374,8 +374,7 @@ mod tests {
         };
         let (done, failed) = (list(0), list(2));
         assert_eq!(first_shared(&done, &failed), None);
-        let last = "600000";
-        let (done, failed) = (format!("{done},{last}"), format!("{failed},{last}"));
+        let [done, failed] = [done, failed].map(|indexes| format!("{indexes},600000"));
         assert_eq!(first_shared(&done, &failed), Some(600_000));
     }
 
