@@ -332,8 +332,11 @@ mod tests {
     #[test]
     fn a_message_that_is_not_base64_is_refused() {
         for message in ["0YQ", "0Y!==", "0YQ==YQ=="] {
-            let refused = Base64::default().take(true, message.as_bytes(), true);
-            assert!(refused.is_err(), "{message}");
+            let mut reader = Base64::default();
+            assert!(
+                reader.take(true, message.as_bytes(), true).is_err(),
+                "{message}"
+            );
         }
         let mut reader = Base64::default();
         assert_eq!(reader.take(true, b"4", true).unwrap(), [RESIZE]);
