@@ -75,6 +75,18 @@ struct Memory {
     last: Vec<usize>,
 }
 
+impl Memory {
+    /// Notes a write. A repeated one is not the last assigned: parts that were released after it
+    /// would be the next ones.
+    fn note(&mut self, ranges: &[PodRange], uid: &str, given: &[Range]) {
+        let before = self.asked.insert(uid.to_owned(), given.to_vec());
+        if before.is_none() {
+            let last = ranges.iter().zip(given);
+            self.last = last.map(|(of, part)| of.parts_of(*part).start).collect();
+        }
+    }
+}
+
 /// The controller. It has one key.
 #[derive(Debug)]
 pub struct NodeIpam {
@@ -179,10 +191,7 @@ impl Controller for NodeIpam {
 
 impl NodeIpam {
     fn remember(&self, uid: &str, given: &[Range]) {
-        let mut memory = self.memory();
-        memory.asked.insert(uid.to_owned(), given.to_vec());
-        let last = self.ranges.iter().zip(given);
-        memory.last = last.map(|(of, part)| of.parts_of(*part).start).collect();
+        self.memory().note(&self.ranges, uid, given);
     }
 }
 

@@ -79,6 +79,26 @@ fn a_write_that_the_api_refuses_again_and_again_keeps_no_other_node_waiting() {
 }
 
 #[test]
+fn a_repeated_write_is_not_the_last_assigned_part() {
+    let ranges = [range("10.0.0.0/22", 24)];
+    let mut memory = Memory::default();
+    let [refused, given] = ["10.0.0.0/24", "10.0.1.0/24"].map(|text| Range::parse(text).unwrap());
+    memory.note(&ranges, "a-uid", &[refused]);
+    memory.note(&ranges, "b-uid", &[given]);
+    memory.note(&ranges, "a-uid", &[refused]);
+    assert_eq!(memory.last, [1]);
+    // The part of `b` was released, and is not the next one.
+    let asked = Claim {
+        asked: vec![refused],
+        ..free("a")
+    };
+    assert_eq!(
+        planned(&ranges, &[asked, free("c")], &memory.last),
+        ["c: 10.0.2.0/24", "a: 10.0.0.0/24"]
+    );
+}
+
+#[test]
 fn ranges_of_other_sizes_and_of_other_hands_are_kept_free() {
     let ranges = [range("10.244.0.0/16", 24)];
     let nodes = [
