@@ -18,7 +18,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
@@ -103,13 +103,19 @@ impl Pods {
         }
     }
 
-    /// Lists and watches for ever.
-    pub(crate) async fn run(mut self) {
-        let mut changes = self.shared.runtime.changes();
+    /// Lists and watches, and wakes pods' tasks by the engine's news, for ever.
+    pub(crate) async fn run(self) {
+        let (shared, changes) = (self.shared.clone(), self.shared.runtime.changes());
+        // Beside the watch: while the master is away, that waits for it and for its pauses, and
+        // containers that end must be started again all the same.
+        tokio::join!(self.keep_watch(), pass_on(&shared, changes));
+    }
+
+    async fn keep_watch(mut self) {
         self.want_static();
         loop {
             match self.list().await {
-                Ok(version) => match self.follow(version, &mut changes).await {
+                Ok(version) => match self.follow(version).await {
                     Ok(()) => {
                         self.reap(None);
                         continue;
@@ -256,12 +262,7 @@ impl Pods {
         }
     }
 
-    async fn follow(
-        &mut self,
-        version: String,
-        changes: &mut tokio::sync::broadcast::Receiver<Change>,
-    ) -> Result<(), ApiError> {
-        let mut version = version;
+    async fn follow(&mut self, mut version: String) -> Result<(), ApiError> {
         let mut next = Instant::now();
         let mut lines = self.watch(&version, &mut next).await?;
         self.pause.reset();
@@ -269,13 +270,12 @@ impl Pods {
         tokio::pin!(end);
         loop {
             tokio::select! {
-                // A stream's next and a channel's receive lose nothing when dropped; the sleep is
-                // kept outside.
+                // A stream's next and a set's join lose nothing when dropped; the sleep is kept
+                // outside.
                 line = lines.next() => match line {
                     Some(line) => self.take(&line?, &mut version)?,
                     None => lines = self.watch(&version, &mut next).await?,
                 },
-                change = changes.recv() => self.pass_on(change),
                 Some(done) = self.tasks.join_next(), if !self.tasks.is_empty() => self.reap(Some(done)),
                 () = &mut end => return Ok(()),
             }
@@ -378,21 +378,6 @@ impl Pods {
         self.shared.handles()
     }
 
-    fn pass_on(&self, change: Result<Change, RecvError>) {
-        let handles = self.handles();
-        match change {
-            Ok(Change::Pod(uid)) => handles
-                .get(&uid)
-                .into_iter()
-                .for_each(|handle| handle.news.notify_one()),
-            Ok(Change::All) | Err(RecvError::Lagged(_)) => {
-                handles.values().for_each(|handle| handle.news.notify_one());
-            }
-            // The engine has stopped; the agent ends with it.
-            Err(RecvError::Closed) => {}
-        }
-    }
-
     /// Forgets tasks that are done: `first`, if given, and all others.
     fn reap(&mut self, mut first: Option<Result<String, JoinError>>) {
         while let Some(done) = first.take().or_else(|| self.tasks.try_join_next()) {
@@ -408,10 +393,31 @@ impl Pods {
     }
 }
 
+/// Wakes the tasks of pods by the engine's news, for ever.
+async fn pass_on(shared: &Shared, mut changes: broadcast::Receiver<Change>) {
+    loop {
+        match changes.recv().await {
+            Ok(Change::Pod(uid)) => {
+                if let Some(handle) = shared.handles().get(&uid) {
+                    handle.news.notify_one();
+                }
+            }
+            Ok(Change::All) | Err(RecvError::Lagged(_)) => {
+                let handles = shared.handles();
+                handles.values().for_each(|handle| handle.news.notify_one());
+            }
+            // The engine has stopped; the agent ends with it.
+            Err(RecvError::Closed) => return,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubelet::tests::{Ending, Large, beside_sandbox, shared_of, with_host_port};
+    use crate::kubelet::tests::{Ending, Large, beside_sandbox, shared, shared_of, with_host_port};
+    use crate::shared::tests::handle;
+    use crate::worker::tests::with_own_engine;
     use serde_json::json;
     use tokio::time::timeout;
 
@@ -444,6 +450,26 @@ mod tests {
             for taken in pauses {
                 assert_eq!(taken.as_secs(), pause, "after {lives} s: {taken:?}");
             }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_is_woken_by_its_containers_end_while_the_master_does_not_answer() {
+        let dir = tempfile::tempdir().unwrap();
+        let (shared, engine) = with_own_engine(shared(dir.path()));
+        let own = handle(with_host_port("a"));
+        let news = own.news.clone();
+        shared.handles().insert("a".to_owned(), own);
+        let told = async {
+            // From the moment on that somebody listens.
+            while !engine.tell(Change::Pod("a".to_owned())) {
+                tokio::task::yield_now().await;
+            }
+            timeout(Duration::from_secs(5), news.notified()).await
+        };
+        tokio::select! {
+            () = Pods::new(shared.clone()).run() => unreachable!("it runs for ever"),
+            told = told => told.unwrap(),
         }
     }
 

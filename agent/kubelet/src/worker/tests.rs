@@ -21,8 +21,9 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, mpsc};
+use std::sync::{Mutex, OnceLock, mpsc};
 use tests_support::containers::container;
+use tokio::sync::broadcast;
 use tokio::time::Instant as Moment;
 
 /// An engine whose image pulls never end.
@@ -42,9 +43,20 @@ pub(crate) struct EngineState {
     /// The containers that were emptied, and whether it fails to do that and to remove one.
     emptied: Mutex<Vec<String>>,
     fails: AtomicBool,
+    /// What tells of changes.
+    news: OnceLock<broadcast::Sender<Change>>,
 }
 
 impl EngineState {
+    fn news(&self) -> &broadcast::Sender<Change> {
+        self.news.get_or_init(|| broadcast::Sender::new(16))
+    }
+
+    /// Sends news; false if nobody listens.
+    pub(crate) fn tell(&self, change: Change) -> bool {
+        self.news().send(change).is_ok()
+    }
+
     fn emptied(&self) -> Vec<String> {
         self.emptied.lock().unwrap().clone()
     }
@@ -164,8 +176,8 @@ impl Runtime for Fetching {
         self.other.remove_image(name)
     }
 
-    fn changes(&self) -> tokio::sync::broadcast::Receiver<Change> {
-        self.other.changes()
+    fn changes(&self) -> broadcast::Receiver<Change> {
+        self.state.news().subscribe()
     }
 }
 
