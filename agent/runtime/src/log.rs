@@ -101,10 +101,17 @@ impl LogFile {
             .and_then(|newest| newest.checked_add(Duration::from_millis(1)).ok())
             .map_or(now, |least| least.max(now));
         let aside = format!("{}{}", self.name, time.strftime(ASIDE));
-        self.dir.rename(Path::new(&self.name), Path::new(&aside))?;
+        match self.dir.rename(Path::new(&self.name), Path::new(&aside)) {
+            // The last rotation failed after this, or another program has removed or renamed it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            renamed => renamed?,
+        }
         let old = rotated(&self.dir, &self.name)?;
         for name in old.iter().take(old.len().saturating_sub(KEPT_LOGS)) {
-            self.dir.remove_file(Path::new(name))?;
+            // A folder of that name, say: the container's output must not be lost for it.
+            if let Err(error) = self.dir.remove_file(Path::new(name)) {
+                tracing::debug!(name, error = chain(&error), "cannot remove a rotated log");
+            }
         }
         self.file = self.dir.append(Path::new(&self.name), 0o640)?;
         self.size = 0;
@@ -566,6 +573,23 @@ mod tests {
             let text = fs::read_to_string(dir.path().join(name)).unwrap();
             assert_eq!(text, number.to_string(), "{name}");
         }
+    }
+
+    #[test]
+    fn a_log_goes_on_after_another_program_has_changed_its_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("0.log");
+        let mut file = LogFile::open(dir.path(), &path).unwrap();
+        // It can't be removed as a rotated file, and it is the oldest.
+        fs::create_dir(dir.path().join("0.log.0")).unwrap();
+        for _ in 0..=KEPT_LOGS {
+            file.size = LONGEST_LOG;
+            file.write(b"old\n", Timestamp::UNIX_EPOCH).unwrap();
+        }
+        fs::remove_file(&path).unwrap();
+        file.size = LONGEST_LOG;
+        file.write(b"new\n", Timestamp::UNIX_EPOCH).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new\n");
     }
 
     #[test]
