@@ -5,11 +5,11 @@ use crate::c_strings;
 use crate::containerd::Containerd;
 use crate::log::{Fifos, read_rest};
 use crate::model::ExecOutput;
-use crate::process;
+use crate::process::{self, Control};
 use crate::specification;
 use agent_containerd::{Error, ErrorClass, failed, request, settled, unlimited};
 use containerd_client::services::v1::{
-    DeleteProcessRequest, ExecProcessRequest, KillRequest, StartRequest, WaitRequest,
+    DeleteProcessRequest, ExecProcessRequest, StartRequest, WaitRequest,
 };
 use containerd_client::tonic::{Code, Status};
 use serde_json::Value;
@@ -40,19 +40,16 @@ pub(crate) async fn run(
     limit: Duration,
 ) -> Result<ExecOutput, Error> {
     let exec_id = next_id();
-    let fifos = Fifos::of(&engine.options.fifos, &format!("{id}-{exec_id}"));
+    let name = format!("{id}-{exec_id}");
+    let fifos = Fifos::of(&engine.options.fifos, &name);
     let result = run_with(engine, id, &exec_id, command, &fifos, limit).await;
-    let delete = DeleteProcessRequest {
-        container_id: id.to_owned(),
-        exec_id,
-    };
-    let deleted = settled(
-        engine.tasks().delete_process(request(delete)).await,
-        Code::NotFound,
-    );
-    fifos.remove();
-    if let Err(status) = deleted {
-        tracing::debug!(container = id, %status, "cannot delete an exec process from containerd");
+    let folder = engine.options.fifos.join(name);
+    let control = Control::new(engine.channel.clone(), id, exec_id, folder, "");
+    if result.as_ref().is_ok_and(|output| output.code.is_some()) {
+        control.clear().await;
+    } else {
+        // Kills it, and deletes it once it has ended: its shim would keep it otherwise.
+        drop(control);
     }
     result
 }
@@ -80,7 +77,6 @@ async fn run_with(
     running.start(&own, &fifos.stdout).await?;
     let mut text = Vec::new();
     let Ok(ended) = timeout(limit, running.end(&output, &mut text)).await else {
-        running.kill().await?;
         return Ok(ExecOutput {
             code: None,
             output: text,
@@ -143,17 +139,6 @@ impl Running<'_> {
         Ok(ended.map_err(self.fail())?.into_inner().exit_status)
     }
 
-    async fn kill(&self) -> Result<(), Error> {
-        let kill = KillRequest {
-            container_id: self.id.to_owned(),
-            exec_id: self.exec_id.to_owned(),
-            signal: 9,
-            all: false,
-        };
-        let killed = self.engine.tasks().kill(request(kill)).await;
-        settled(killed, Code::NotFound).map_err(self.fail())
-    }
-
     /// Deletes the process, which has ended. The shim may still be copying its output: it has
     /// finished when this returns.
     async fn delete(&self, output: &Receiver, text: &mut Vec<u8>) -> Result<(), Error> {
@@ -208,7 +193,62 @@ fn keep(piece: &[u8], text: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::containerd::Options;
     use crate::endless::{endless, steps};
+    use agent_images::Registries;
+    use http_body_util::Empty;
+    use hyper::body::{Bytes, Incoming};
+    use hyper::server::conn::http2;
+    use hyper::service::service_fn;
+    use hyper::{Request, Response};
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    use std::sync::Arc;
+    use tokio::net::UnixListener;
+    use tokio::sync::watch;
+
+    /// A containerd that has nothing; records the names of the calls that it gets.
+    async fn serve(listener: UnixListener, calls: Arc<watch::Sender<Vec<String>>>) {
+        while let Ok((stream, _)) = listener.accept().await {
+            let calls = calls.clone();
+            let service = service_fn(move |request: Request<Incoming>| {
+                let call = request.uri().path().rsplit('/').next();
+                let call = call.unwrap_or_default().to_owned();
+                calls.send_modify(|all| all.push(call));
+                let absent = Response::builder()
+                    .header("content-type", "application/grpc")
+                    .header("grpc-status", Code::NotFound as i32)
+                    .body(Empty::<Bytes>::new());
+                std::future::ready(absent)
+            });
+            let connection = http2::Builder::new(TokioExecutor::new());
+            tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_command_that_gave_no_exit_code_is_deleted_once_it_has_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let calls = Arc::new(watch::Sender::new(Vec::new()));
+        let listener = UnixListener::bind(path("socket")).unwrap();
+        let serving = tokio::spawn(serve(listener, calls.clone()));
+        let engine = Containerd::new(Options {
+            socket: path("socket"),
+            state: path("state"),
+            fifos: path("io"),
+            logs: path("logs"),
+            registries: Registries::new(Vec::new(), "registry.example", Vec::new()),
+            programs: None,
+            archives: Vec::new(),
+        });
+        let mut seen = calls.subscribe();
+        run(&engine, "c", &[], Duration::ZERO).await.unwrap_err();
+        let deleted = |all: &Vec<String>| all.iter().any(|call| call == "DeleteProcess");
+        let all = seen.wait_for(deleted).await.unwrap().clone();
+        // `Get` asks for the container's own specification.
+        assert_eq!(all, ["Get", "Kill", "Wait", "DeleteProcess"]);
+        serving.abort();
+    }
 
     #[tokio::test]
     async fn a_command_that_prints_without_an_end_leaves_the_worker_to_others() {
