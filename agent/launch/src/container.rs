@@ -103,8 +103,8 @@ pub fn prepare(
     mounts.extend(
         own_files(machine, attempt, &sources.addresses, &id).map_err(|error| error.to_string())?,
     );
-    // A mount above another comes first, so that it does not cover it.
-    mounts.sort_by_key(|mount| mount.destination.matches('/').count());
+    // A mount above another comes first, so that it does not cover it. `/a/` is as deep as `/a`.
+    mounts.sort_by_key(|mount| Path::new(&mount.destination).components().count());
     let mut spec = specification(machine, attempt, reference, machine_memory)?;
     (spec.command, spec.args, spec.env) = (command, args, all_vars);
     spec.mounts = staged(&machine.stage_dir(&id), &mounts);
@@ -547,6 +547,18 @@ mod tests {
         assert!(mount("foo", "$(A)/b").is_ok());
         for (value, text) in [("..", "$(A)"), ("/tmp", "$(A)"), ("foo", "$(B)")] {
             assert!(mount(value, text).is_err(), "{value} {text}");
+        }
+    }
+
+    #[test]
+    fn a_mount_below_another_comes_after_it_however_their_paths_are_written() {
+        for (above, below) in [("/a/", "/a/b"), ("//a", "/a/b"), ("/a/./", "/a/b/c")] {
+            let mounts = [below, above].map(|path| json!({"name": "v", "mountPath": path}));
+            let containers = json!([{"name": "a", "volumeMounts": mounts}]);
+            let spec = made(&json!({"containers": containers})).unwrap();
+            let own = spec.mounts.iter().map(|mount| mount.destination.as_str());
+            let own: Vec<_> = own.filter(|path| [above, below].contains(path)).collect();
+            assert_eq!(own, [above, below]);
         }
     }
 
