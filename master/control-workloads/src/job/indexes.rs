@@ -2,20 +2,26 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::ops::RangeInclusive;
 
 /// Indexes, in order.
 pub type Indexes = BTreeSet<i32>;
 
-/// Reads a list; entries that are not an index below `completions` are left out.
-pub(super) fn parse(list: &str, completions: i32) -> Indexes {
-    let mut all = Indexes::new();
-    for part in list.split(',').filter(|part| !part.is_empty()) {
+/// The intervals of a list; parts of it that are not an index below `completions` are left out. A
+/// few characters may name all indexes of a Job, which are up to two billion.
+pub(super) fn intervals(list: &str, completions: i32) -> impl Iterator<Item = RangeInclusive<i32>> {
+    let interval = move |part: &str| {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
-        if let (Ok(from), Ok(to)) = (from.parse::<i32>(), to.parse::<i32>()) {
-            all.extend(from.max(0)..=to.min(completions - 1));
-        }
-    }
-    all
+        let (from, to) = (from.parse::<i32>().ok()?, to.parse::<i32>().ok()?);
+        let (from, to) = (from.max(0), to.min(completions - 1));
+        (from <= to).then_some(from..=to)
+    };
+    list.split(',').filter_map(interval)
+}
+
+/// Reads a list of indexes whose pods have ended, which bounds their number; as [`intervals`].
+pub(super) fn parse(list: &str, completions: i32) -> Indexes {
+    intervals(list, completions).flatten().collect()
 }
 
 /// Writes a list.

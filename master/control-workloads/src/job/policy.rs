@@ -1,6 +1,6 @@
 //! The pod failure policy and the success policy of a Job.
 
-use super::indexes::{Indexes, parse};
+use super::indexes::{Indexes, intervals};
 use crate::workload::pod::OwnedPod;
 use config_kube::k8s_openapi::api::batch::v1::{
     JobSpec, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyRule,
@@ -89,12 +89,46 @@ pub(super) fn is_enough(spec: &JobSpec, succeeded: &Indexes) -> Option<usize> {
                 .and_then(|count| usize::try_from(count).ok());
             return count.is_some_and(|count| succeeded.len() >= count);
         };
-        let wanted = parse(list, completions);
-        let found = wanted.intersection(succeeded).count();
+        // Validation has refused intervals that overlap. They are not unrolled: a rule may name two
+        // billion indexes.
+        let (mut wanted, mut found) = (0, 0);
+        for interval in intervals(list, completions) {
+            let last = usize::try_from(interval.end() - interval.start()).unwrap_or_default();
+            wanted += last + 1;
+            found += succeeded.range(interval).count();
+        }
         let least = rule
             .succeeded_count
             .and_then(|count| usize::try_from(count).ok());
-        found >= least.unwrap_or(wanted.len())
+        found >= least.unwrap_or(wanted)
     };
     rules.into_iter().position(met)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_rule_about_two_billion_indexes_costs_no_more_than_one_about_two() {
+        let rules = json!([{"succeededIndexes": "0,2-2147483646"},
+            {"succeededIndexes": "1-2147483646", "succeededCount": 2}]);
+        let spec = json!({"completions": i32::MAX, "completionMode": "Indexed", "template": {},
+            "successPolicy": {"rules": rules}});
+        let spec: JobSpec = serde_json::from_value(spec).unwrap();
+        let enough = |succeeded: &[i32]| is_enough(&spec, &succeeded.iter().copied().collect());
+        assert_eq!(enough(&[0, 7]), None);
+        assert_eq!(enough(&[0, 7, 2_147_483_646]), Some(1));
+    }
+
+    #[test]
+    fn a_rule_without_a_count_wants_all_its_indexes() {
+        let spec = json!({"completions": 9, "completionMode": "Indexed", "template": {},
+            "successPolicy": {"rules": [{"succeededIndexes": "1,3-5"}]}});
+        let spec: JobSpec = serde_json::from_value(spec).unwrap();
+        let enough = |succeeded: &[i32]| is_enough(&spec, &succeeded.iter().copied().collect());
+        assert_eq!(enough(&[1, 3, 4]), None);
+        assert_eq!(enough(&[1, 2, 3, 4, 5]), Some(0));
+    }
 }
