@@ -38,6 +38,8 @@ use attempts::Attempts;
 const ANSWER: usize = 1024;
 /// Access modes that a folder of one node can have.
 const MODES: [&str; 2] = ["ReadWriteOnce", "ReadWriteOncePod"];
+/// Longest name of a node.
+const LONGEST_NAME: usize = 253;
 
 /// Claims that wait for a volume of a class.
 static WAITING: Index<Claim> = Index::new("waiting", |_, claim| {
@@ -167,17 +169,20 @@ impl Controller for VolumeProvisioner {
             });
         }
         let claim = self.claims.get(key);
-        let left = self.left(key, claim.as_deref());
         let made = claim.as_ref().and_then(|claim| self.volume_of(&claim.uid));
         let class = |claim: &Claim| self.classes.get(&Key::cluster(claim.class_name()));
+        let with_class = claim.clone().and_then(|claim| {
+            let class = class(&claim)?;
+            Some((claim, class))
+        });
+        if let Some((claim, class)) = with_class.as_ref().filter(|_| made.is_none()) {
+            self.note(key, claim, class);
+        }
         Some(Facts::Claim {
             key: key.clone(),
-            claim: claim.and_then(|claim| {
-                let class = class(&claim)?;
-                Some((claim, class))
-            }),
+            left: self.left(key, claim.as_deref()),
+            claim: with_class,
             made: made.is_some(),
-            left,
         })
     }
 
@@ -213,7 +218,7 @@ impl Controller for VolumeProvisioner {
                 Ok(())
             }
             Action::Provision { key, claim, class } => {
-                provision(writer, &key, &claim, &class).await
+                provision(writer, &self.attempts, &key, &claim, &class).await
             }
             Action::Abandon { key, attempt } => {
                 abandon(writer, &attempt).await?;
@@ -231,13 +236,20 @@ impl VolumeProvisioner {
         self.volumes.get(&Key::cluster(&volume_name(claim)))
     }
 
+    /// Notes the node that is about to be asked for a claim's folder. An annotation of the claim
+    /// names it, which its owner may change without end: [`provision`] forgets one that is not
+    /// there.
+    fn note(&self, key: &Key, claim: &Arc<Claim>, class: &Arc<Class>) {
+        let due = for_claim(key, claim, class);
+        if matches!(due, Some(Action::Provision { .. })) && claim.node.len() <= LONGEST_NAME {
+            self.attempts.note(key, &claim.uid, &claim.node);
+        }
+    }
+
     /// Folders that nodes may have for claims of a name, and that no volume will need: the claim is
     /// gone, or has its volume on another node. As long as it waits, a write whose answer was lost
     /// may still create the volume of any of its folders.
     fn left(&self, key: &Key, claim: Option<&Claim>) -> Vec<Attempt> {
-        if let Some(claim) = claim.filter(|claim| waits(claim) && !claim.node.is_empty()) {
-            self.attempts.note(key, &claim.uid, &claim.node);
-        }
         let mut left = self.attempts.of(key);
         left.retain(|attempt| match self.volume_of(&attempt.uid) {
             Some(volume) if volume.node == attempt.node => {
@@ -385,6 +397,7 @@ async fn ask(writer: &Writer, method: Method, node: &str, rest: &str) -> Answer 
 
 async fn provision(
     writer: &Writer,
+    attempts: &Attempts,
     key: &Key,
     claim: &Claim,
     class: &Class,
@@ -400,6 +413,13 @@ async fn provision(
         format!("failed to provision volume with StorageClass {class:?}: {fault}")
     };
     let Some(found) = client.get_opt::<Node>(None, node).await? else {
+        attempts.forget(
+            key,
+            &Attempt {
+                uid: claim.uid.clone(),
+                node: node.clone(),
+            },
+        );
         let fault = failure(format!("node {node:?} not found"));
         return choose_anew(writer, key, claim, &object, fault).await;
     };

@@ -3,14 +3,19 @@
 
 use config_kube::Amount;
 use config_kube::local_volume::PROVISIONER;
+use http::{Request, Response, StatusCode};
 use master_claims::{Claim, ClaimRef, Class, Volume};
-use master_client::Key;
+use master_client::{
+    ApiError, Body, BoxFuture, Client, Key, Reason, Resource, Transport, UserInfo, body,
+};
 use master_control::controller::{Controller, Now, Plan};
 use master_control::setup::{Setup, TestStores};
 use master_control_cluster::volume_binder::{Action, ClaimStep, VolumeBinder, VolumeStep};
 use master_control_cluster::volume_provisioner::{self, VolumeProvisioner};
 use proptest::prelude::*;
+use serde_json::json;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 fn claim(uid: &str, size: i64) -> Claim {
     Claim {
@@ -392,27 +397,39 @@ fn a_folder_is_removed_only_after_its_claim_and_its_volume_goes_only_after_the_f
     );
 }
 
-#[test]
-fn a_folder_is_abandoned_only_where_no_volume_will_need_it() {
-    let begin = || Setup::for_test::<VolumeProvisioner>(&master_control::Options::default());
-    let abandons = |provisioner: &VolumeProvisioner| {
-        let now = Now::read();
-        let facts = provisioner.facts(&key("data"), now);
-        let plan = facts.map_or_else(Plan::nothing, |facts| VolumeProvisioner::plan(&facts, now));
-        let left = plan.actions.into_iter().filter_map(|action| match action {
-            volume_provisioner::Action::Abandon { attempt, .. } => Some(attempt.node),
-            volume_provisioner::Action::Refuse { .. }
-            | volume_provisioner::Action::Provision { .. }
-            | volume_provisioner::Action::Remove { .. }
-            | volume_provisioner::Action::LetGo { .. } => None,
-        });
-        left.collect::<Vec<_>>()
-    };
-    let on = |node: &str| Claim {
+/// A provisioner with its stores, which have its class.
+fn with_class() -> (VolumeProvisioner, TestStores) {
+    let (provisioner, mut stand) = Setup::for_test(&master_control::Options::default());
+    stand.set(Key::cluster("c"), class(PROVISIONER, true));
+    (provisioner, stand)
+}
+
+/// The claim `data`, for which the scheduler chose a node.
+fn on(node: &str) -> Claim {
+    Claim {
         provisioner: PROVISIONER.into(),
         node: node.into(),
         ..claim("u", 1)
-    };
+    }
+}
+
+/// The nodes that are asked to remove folders of the claim `data`.
+fn abandons(provisioner: &VolumeProvisioner) -> Vec<String> {
+    let now = Now::read();
+    let facts = provisioner.facts(&key("data"), now);
+    let plan = facts.map_or_else(Plan::nothing, |facts| VolumeProvisioner::plan(&facts, now));
+    let left = plan.actions.into_iter().filter_map(|action| match action {
+        volume_provisioner::Action::Abandon { attempt, .. } => Some(attempt.node),
+        volume_provisioner::Action::Refuse { .. }
+        | volume_provisioner::Action::Provision { .. }
+        | volume_provisioner::Action::Remove { .. }
+        | volume_provisioner::Action::LetGo { .. } => None,
+    });
+    left.collect()
+}
+
+#[test]
+fn a_folder_is_abandoned_only_where_no_volume_will_need_it() {
     let made = Volume {
         ours: true,
         held: true,
@@ -420,7 +437,7 @@ fn a_folder_is_abandoned_only_where_no_volume_will_need_it() {
         ..volume(1)
     };
     let nothing: [&str; 0] = [];
-    let (provisioner, mut stand) = begin();
+    let (provisioner, mut stand) = with_class();
     for node in ["n", "m"] {
         stand.set(key("data"), on(node));
         let while_it_waits = abandons(&provisioner);
@@ -428,7 +445,7 @@ fn a_folder_is_abandoned_only_where_no_volume_will_need_it() {
     }
     stand.set(Key::cluster("pvc-u"), made.clone());
     assert_eq!(abandons(&provisioner), ["n"], "its volume is elsewhere");
-    let (provisioner, mut stand) = begin();
+    let (provisioner, mut stand) = with_class();
     for node in ["n", "m"] {
         stand.set(key("data"), on(node));
         assert_eq!(abandons(&provisioner), nothing);
@@ -443,6 +460,57 @@ fn a_folder_is_abandoned_only_where_no_volume_will_need_it() {
     };
     stand.set(key("data"), newer);
     assert_eq!(abandons(&provisioner), ["n"], "that of the older claim");
+}
+
+/// An API that has the claim `data` and no nodes.
+#[derive(Debug)]
+struct NoNodes;
+
+impl Transport for NoNodes {
+    fn call(&self, request: Request<Body>, _user: UserInfo) -> BoxFuture<'_, Response<Body>> {
+        let answer = if request
+            .uri()
+            .path()
+            .ends_with("/persistentvolumeclaims/data")
+        {
+            let meta = json!({"namespace": "ns", "name": "data", "uid": "u"});
+            let claim =
+                json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta});
+            Response::new(body(claim.to_string()))
+        } else {
+            let missing = ApiError::new(Reason::NotFound, "not found").to_status();
+            let mut answer = Response::new(body(missing.to_string()));
+            *answer.status_mut() = StatusCode::NOT_FOUND;
+            answer
+        };
+        Box::pin(std::future::ready(answer))
+    }
+
+    fn now(&self) -> jiff::Timestamp {
+        jiff::Timestamp::now()
+    }
+
+    fn resources(&self) -> Vec<Resource> {
+        Vec::new()
+    }
+}
+
+/// Who may write a claim chooses what its annotation says, as often as wanted.
+#[tokio::test]
+async fn nodes_that_are_never_asked_for_a_folder_are_not_remembered() {
+    let api = Client::new(Arc::new(NoNodes), UserInfo::admin("test"));
+    let (provisioner, mut stand) = with_class();
+    let refused = Claim {
+        modes: vec!["ReadWriteMany".to_owned()],
+        ..on("a")
+    };
+    for claim in [refused, on("not-there"), on(&"n".repeat(254))] {
+        stand.set(key("data"), claim);
+        let at = key("data");
+        let _outcome = stand.run(&provisioner, &at, Now::read(), &api).await;
+    }
+    stand.remove::<Claim>(&key("data"));
+    assert_eq!(abandons(&provisioner), Vec::<String>::new());
 }
 
 /// The API's objects, with the versions on which its writes are conditional.
