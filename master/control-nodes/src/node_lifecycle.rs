@@ -310,10 +310,13 @@ impl NodeLifecycle {
     /// Whether a node's pods may be evicted: the nodes of a zone are evicted one after another.
     /// Notes the time if they may.
     fn eviction(&self, memory: &mut Memory, node: &NodeView, now: Instant) -> Eviction {
-        let Some(key) = not_ready_taint(node) else {
+        if not_ready_taint(node).is_none() {
             return Eviction::NotAllowed;
-        };
-        let already = node.has_taint(key, NO_EXECUTE);
+        }
+        // Either taint: one takes the place of the other at once (upstream), as the pods would get
+        // their whole time anew if there were none in between.
+        let mut taints = [NOT_READY, UNREACHABLE].into_iter();
+        let already = taints.any(|key| node.has_taint(key, NO_EXECUTE));
         match self.zones.pace(&node.zone) {
             Pace::Halt | Pace::Every(_) if already => Eviction::Allowed,
             Pace::Halt | Pace::Never => Eviction::NotAllowed,

@@ -215,6 +215,36 @@ fn when_most_nodes_fail_at_once_no_more_are_emptied() {
     );
 }
 
+#[test]
+fn a_node_that_is_being_emptied_goes_on_without_a_turn_when_its_taint_is_replaced() {
+    let mut scene = Nodes::new();
+    let start = scene.clock.1;
+    let both = |key: &str| ["NoSchedule", "NoExecute"].map(|effect| format!("{key}:{effect}"));
+    let emptied = |status: &str, key: &str| {
+        let mut bad = node(status);
+        bad.taints = ["NoSchedule", "NoExecute"]
+            .map(|effect| taint(key, effect, start))
+            .to_vec();
+        bad
+    };
+    scene.set(named("first"), node("False"));
+    scene.set(named("good"), node("True"));
+    scene.set(named("silent"), emptied("Unknown", NOT_READY));
+    assert_eq!(
+        taints(&scene, "first", 0).expect("its turn"),
+        both(NOT_READY)
+    );
+    let replaced = taints(&scene, "silent", 0).expect("its taint is replaced");
+    assert_eq!(replaced, both(UNREACHABLE));
+    // Also where no more nodes are emptied.
+    for name in ["third", "fourth"] {
+        scene.set(named(name), node("Unknown"));
+    }
+    scene.set(named("silent"), emptied("False", UNREACHABLE));
+    let replaced = taints(&scene, "silent", 0).expect("its taint is replaced");
+    assert_eq!(replaced, both(NOT_READY));
+}
+
 fn placed(zone: &str, node: NodeView) -> NodeView {
     NodeView {
         zone: zone.into(),
