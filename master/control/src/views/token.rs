@@ -52,13 +52,22 @@ impl View for TokenView {
     }
 
     fn read(secret: Secret) -> Self {
-        let data = secret.data.as_ref().and_then(|data| data.get("expiration"));
-        let expires = data.and_then(|text| std::str::from_utf8(&text.0).ok()?.trim().parse().ok());
         Self {
             uid: uid(&secret.metadata),
-            expires,
+            expires: expires(&secret),
             signing: signing(&secret),
         }
+    }
+}
+
+/// When a token expires. A time that cannot be read is over, as for authentication (upstream).
+fn expires(secret: &Secret) -> Option<Timestamp> {
+    let text = secret.data.as_ref()?.get("expiration")?;
+    let text = std::str::from_utf8(&text.0).ok().map(str::trim);
+    match text {
+        Some("") => None,
+        Some(time) => Some(time.parse().unwrap_or(Timestamp::UNIX_EPOCH)),
+        None => Some(Timestamp::UNIX_EPOCH),
     }
 }
 
@@ -89,6 +98,24 @@ mod tests {
     use super::*;
     use config_kube::k8s_openapi::ByteString;
     use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+    #[test]
+    fn a_time_that_cannot_be_read_is_over() {
+        let read = |time: Option<&[u8]>| {
+            let data = time.map(|time| ("expiration".to_owned(), ByteString(time.to_vec())));
+            let secret = Secret {
+                data: Some(data.into_iter().collect()),
+                ..Secret::default()
+            };
+            TokenView::read(secret).expires
+        };
+        assert_eq!([None, Some(b"".as_slice())].map(read), [None; 2]);
+        let time = "2100-01-01T00:00:00Z";
+        assert_eq!(read(Some(time.as_bytes())), time.parse::<Timestamp>().ok());
+        for time in [b"some day".as_slice(), b"\xff".as_slice()] {
+            assert_eq!(read(Some(time)), Some(Timestamp::UNIX_EPOCH));
+        }
+    }
 
     #[test]
     fn only_tokens_that_may_sign_do() {
