@@ -179,7 +179,9 @@ impl EventWriter {
         let mut known = self.known();
         if let Some(before) = known.get_mut(key) {
             before.count = before.count.saturating_add(1);
-            let is_soon = now.duration_since(before.written) < REPEAT_INTERVAL;
+            // After the clock was set back, nothing would be written until it has caught up.
+            let passed = now.duration_since(before.written);
+            let is_soon = (SignedDuration::ZERO..REPEAT_INTERVAL).contains(&passed);
             if before.waits || !is_soon {
                 before.written = now;
             }
@@ -650,6 +652,18 @@ mod tests {
         assert_eq!((&first["count"], &anew["count"]), (&json!(1), &json!(2)));
         assert_eq!(first["firstTimestamp"], anew["firstTimestamp"]);
         assert_ne!(first["lastTimestamp"], anew["lastTimestamp"]);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_keeps_no_repetition_from_being_written() {
+        let Recorder(writer) = recorder(Arc::new(Forgetful::default()));
+        let key = ("uid".to_owned(), "Seen".to_owned(), "again".to_owned());
+        let is_written = |second: i64| {
+            let now = Timestamp::from_second(second).unwrap();
+            writer.count(&key, "n", now).is_some()
+        };
+        let written = [1000, 1001, 100, 101, 140].map(is_written);
+        assert_eq!(written, [true, false, true, false, true]);
     }
 
     #[test]
