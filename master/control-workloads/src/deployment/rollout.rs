@@ -4,7 +4,7 @@
 use super::Facts;
 use super::set::{Change, DESIRED, HASH, HISTORY, MOST, REVISION, Set, plain};
 use super::status::{self, PROGRESSING, Status, Wanted};
-use crate::workload::amount::{bounds, sum};
+use crate::workload::amount::{bounds, later, sum};
 use crate::workload::claim::OwnerChange;
 use crate::workload::condition::{self, Condition, find};
 use crate::workload::hash::hash;
@@ -164,7 +164,7 @@ impl<'a> Rollout<'a> {
         if current.reason == status::TIMED_OUT || self.status.is_complete(replicas, generation) {
             return None;
         }
-        let due = current.updated? + deadline;
+        let due = later(current.updated?, deadline);
         let left = due
             .duration_since(self.wanted.now)
             .max(SignedDuration::ZERO);

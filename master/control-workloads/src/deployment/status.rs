@@ -1,7 +1,7 @@
 //! Computes a Deployment's status, and whether its rollout is stuck.
 
 use super::set::Set;
-use crate::workload::amount::sum;
+use crate::workload::amount::{later, sum};
 use crate::workload::condition::{self, Condition, find, second};
 use config_kube::k8s_openapi::api::apps::v1::Deployment;
 use jiff::{SignedDuration, Timestamp};
@@ -209,6 +209,6 @@ fn has_timed_out(progressing: &Condition, deadline: SignedDuration, now: Timesta
         TIMED_OUT => true,
         _ => progressing
             .updated
-            .is_some_and(|updated| updated + deadline < now),
+            .is_some_and(|updated| later(updated, deadline) < now),
     }
 }

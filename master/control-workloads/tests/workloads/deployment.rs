@@ -621,3 +621,21 @@ fn no_number_in_a_deployment_makes_the_controllers_panic() {
         assert!(world.sizes().into_iter().all(|size| size >= 0));
     }
 }
+
+#[test]
+fn a_progress_deadline_beyond_all_times_is_never_over() {
+    let mut world = World::rolling(2, 1, 0);
+    world.act(0);
+    let last = "9999-12-30T22:00:00Z";
+    let condition = json!({"type": "Progressing", "status": "True", "reason": "ReplicaSetUpdated",
+        "lastUpdateTime": last, "lastTransitionTime": last});
+    world.edit(|deployment| {
+        let status = json!({"conditions": [condition]});
+        deployment.status = Some(serde_json::from_value(status).unwrap());
+        let spec = deployment.spec.as_mut().unwrap();
+        spec.progress_deadline_seconds = Some(i32::MAX - 1);
+    });
+    world.act(1);
+    let expected = pair("True", "ReplicaSetUpdated");
+    assert_eq!(world.condition("Progressing"), expected);
+}
