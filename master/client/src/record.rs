@@ -144,7 +144,7 @@ impl Recorder {
         let key = (
             about.uid.clone().unwrap_or_default(),
             event.reason.to_owned(),
-            event.message.clone(),
+            cut(&event.message).to_owned(),
         );
         let object = about.name.as_deref().unwrap_or_default();
         let Some(known) = writer.count(&key, object, writer.client.now()) else {
@@ -304,13 +304,6 @@ impl EventWriter {
     }
 
     fn event(&self, known: &Known, about: ObjectReference, it: &NewEvent<'_>) -> Event {
-        let mut message = it.message.clone();
-        message.truncate(
-            (0..=MAX_MESSAGE)
-                .rev()
-                .find(|at| message.is_char_boundary(*at))
-                .unwrap_or(0),
-        );
         let severity = match it.severity {
             Severity::Normal => "Normal",
             Severity::Warning => "Warning",
@@ -327,7 +320,7 @@ impl EventWriter {
             type_: Some(severity.to_owned()),
             reason: Some(it.reason.to_owned()),
             action: Some(it.action.to_owned()),
-            message: Some(message),
+            message: Some(cut(&it.message).to_owned()),
             count: Some(known.count),
             first_timestamp: Some(Time(known.first)),
             last_timestamp: Some(Time(known.written)),
@@ -341,6 +334,13 @@ impl EventWriter {
             ..Event::default()
         }
     }
+}
+
+/// The part of a message that is written. No more of it is remembered: clients may make it long.
+fn cut(message: &str) -> &str {
+    let mut ends = (0..=MAX_MESSAGE).rev();
+    let end = ends.find(|at| message.is_char_boundary(*at));
+    &message[..end.unwrap_or(0)]
 }
 
 fn may_be_written_later(error: &ApiError) -> bool {
@@ -652,6 +652,15 @@ mod tests {
         assert_eq!((&first["count"], &anew["count"]), (&json!(1), &json!(2)));
         assert_eq!(first["firstTimestamp"], anew["firstTimestamp"]);
         assert_ne!(first["lastTimestamp"], anew["lastTimestamp"]);
+    }
+
+    #[tokio::test]
+    async fn no_more_of_a_message_is_remembered_than_is_written() {
+        let recorder = recorder(Arc::new(Forgetful::default()));
+        let long = "é".repeat(MAX_MESSAGE);
+        recorder.record(&node("n"), &seen(&long)).await;
+        let known = recorder.0.known();
+        assert!(known.keys().map(|key| key.2.len()).eq([MAX_MESSAGE]));
     }
 
     #[test]
