@@ -16,6 +16,9 @@ const LIMIT: Duration = Duration::from_secs(900);
 /// machine that is not cut off answers for ever.
 const CUT_OFF: jiff::SignedDuration = jiff::SignedDuration::from_secs(20);
 
+/// More answers than this, five a second from each address, show that none is lost.
+const QUESTIONS: usize = 500;
+
 /// A pod with a network of its own, made to stay where its script ends.
 fn pod(name: &str, node: &str, script: &str) -> String {
     format!(
@@ -369,7 +372,15 @@ impl Asking {
         })?;
         let passed = self.since.elapsed().as_secs_f64();
         println!("packets by new keys of link {link}, {passed:.0} s after the first");
-        let log = self.log(cluster)?;
+        // The story about signals ends the pod that asks, which then begins anew.
+        let name = format!("asking-{}", self.node);
+        let many = |log: &str, address: &String| answered(log, address).len() > QUESTIONS;
+        let log = cluster.lab.kubectl_until(
+            &["logs", &name],
+            "some hundred answers of each address",
+            LIMIT,
+            |log| self.addresses.iter().all(|address| many(log, address)),
+        )?;
         let mut addresses = self.addresses.iter();
         addresses.try_for_each(|address| all_answered(&log, address))
     }
@@ -484,7 +495,7 @@ fn all_answered(log: &str, address: &str) -> Result<()> {
     let lost = places.find(|(place, number)| place != number);
     println!("{} answers of {address}", numbers.len());
     expect(
-        numbers.len() > 500 && lost.is_none(),
+        numbers.len() > QUESTIONS && lost.is_none(),
         &format!("{} answers of {address}; lost: {lost:?}", numbers.len()),
     )
 }
