@@ -204,3 +204,46 @@ async fn thousands_go_at_once() {
     let (_, left) = server.admin_ask(Method::GET, MAPS, &Value::Null).await;
     assert_eq!(left["items"], json!([]));
 }
+
+#[tokio::test]
+async fn services_that_free_more_ports_than_a_transaction_has_room_for_go_at_once() {
+    let server = Local::new().await;
+    let services = "/api/v1/namespaces/default/services";
+    let ports: Vec<Value> = (1..=600)
+        .map(|port| json!({"name": format!("p{port}"), "port": port}))
+        .collect();
+    for name in ["a", "b"] {
+        let metadata = json!({"name": name, "labels": {"app": "web"}});
+        let service = json!({"metadata": metadata, "spec": {"type": "NodePort", "ports": ports}});
+        let (status, made) = server.admin_ask(Method::POST, services, &service).await;
+        assert_eq!(status, StatusCode::CREATED, "{made}");
+    }
+    let both = format!("{services}?labelSelector=app%3Dweb");
+    let (status, deleted) = server.admin_ask(Method::DELETE, &both, &Value::Null).await;
+    assert_eq!(status, StatusCode::OK, "{deleted}");
+    let (_, left) = server.admin_ask(Method::GET, &both, &Value::Null).await;
+    assert_eq!(left["items"], json!([]));
+}
+
+#[tokio::test]
+async fn large_objects_whose_deletion_waits_are_deleted_together() {
+    let server = Local::new().await;
+    let large = "x".repeat(1_000_000);
+    // More bytes than the store takes in one transaction.
+    for number in 0..18 {
+        let map = json!({"metadata": {"name": format!("m{number}")}, "data": {"a": large}});
+        let (status, made) = server.admin_ask(Method::POST, MAPS, &map).await;
+        assert_eq!(status, StatusCode::CREATED, "{}", made["message"]);
+    }
+    let waits = json!({"propagationPolicy": "Foreground"});
+    let (status, deleted) = server.admin_ask(Method::DELETE, MAPS, &waits).await;
+    assert_eq!(status, StatusCode::OK, "{}", deleted["message"]);
+    for number in 0..18 {
+        let path = format!("{MAPS}/m{number}");
+        let (_, going) = server.admin_ask(Method::GET, &path, &Value::Null).await;
+        assert!(
+            going["metadata"]["deletionTimestamp"].is_string(),
+            "{number}"
+        );
+    }
+}

@@ -14,6 +14,12 @@ use master_store::{Entry, Op, StoreError};
 
 /// Objects per transaction.
 const BATCH: usize = 256;
+/// Operations of that transaction: a service frees its addresses and node ports, too. The store
+/// takes a few more.
+const OPS: usize = 1000;
+/// Bytes of the objects that stay in that transaction, with their deletion begun: a quarter of what
+/// the store takes.
+const BYTES: usize = 4 << 20;
 /// Concurrent deletions of objects that each need a transaction of their own.
 const TOGETHER: usize = 64;
 
@@ -29,8 +35,8 @@ pub(crate) async fn collection(call: &Call, writer: &ObjectWriter<'_>, content: 
     read::answer(call, &page).await
 }
 
-/// Deletes a batch in one transaction; objects that another writer changed, or to which admission
-/// adds writes, get one each.
+/// Deletes a batch in one transaction; objects that another writer changed, to which admission adds
+/// writes, or for which the transaction has no room, get one each.
 async fn delete_batch(
     call: &Call,
     writer: &ObjectWriter<'_>,
@@ -39,6 +45,7 @@ async fn delete_batch(
     turns: &mut Turns,
 ) -> Result<(), ApiError> {
     let (mut ops, mut alone) = (Vec::with_capacity(entries.len()), Vec::new());
+    let mut bytes_left = BYTES;
     for entry in entries {
         // Admission may wait: no turn is held meanwhile.
         turns.pause(entry.value.len()).await;
@@ -52,13 +59,25 @@ async fn delete_batch(
         match plan(&call.kind, &fields, options, call.clock.now()) {
             Step::Pending => {}
             Step::Delete(_) => {
-                ops.push(Op::delete(&entry.key, entry.modified));
-                ops.extend(writer.release(call, &fields).await?);
+                let freed = writer.release(call, &fields).await?;
+                if ops.len() + freed.len() < OPS {
+                    ops.push(Op::delete(&entry.key, entry.modified));
+                    ops.extend(freed);
+                } else {
+                    alone.push(entry);
+                }
             }
             Step::Update(going) => {
                 let bytes = master_objects::encode(&call.kind, going)?;
-                if entry.value != bytes {
-                    ops.push(Op::update(&entry.key, entry.modified, bytes));
+                if entry.value == bytes {
+                    continue;
+                }
+                match bytes_left.checked_sub(bytes.len()) {
+                    Some(left) => {
+                        bytes_left = left;
+                        ops.push(Op::update(&entry.key, entry.modified, bytes));
+                    }
+                    None => alone.push(entry),
                 }
             }
         }
