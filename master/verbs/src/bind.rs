@@ -166,6 +166,13 @@ fn check_growth(entry: &Entry, bytes: &Bytes) -> Result<(), ApiError> {
 fn bound(call: &Call, entry: &Entry, binding: &Value, node: &str) -> Result<Bytes, ApiError> {
     let bytes = entry.value.bytes();
     let mut pod = Shallow::stored(entry, &bytes)?;
+    let version = word(binding, "metadata", "resourceVersion");
+    if !version.is_empty() && version != entry.modified.to_string() {
+        return Err(call.conflict(&format!(
+            "Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: {}",
+            entry.modified
+        )));
+    }
     is_bindable(
         call,
         &pod.object("metadata")?,

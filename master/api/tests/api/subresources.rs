@@ -266,6 +266,25 @@ async fn pods_are_bound_by_the_older_path_too() {
     );
 }
 
+/// As upstream, so that a scheduler binds the pod that it looked at.
+#[tokio::test]
+async fn a_binding_that_names_a_version_of_its_pod_binds_no_other() {
+    let server = Local::new().await;
+    create(&server, PODS, pod("p")).await;
+    let path = format!("{PODS}/p");
+    let (_, seen) = server.admin_ask(Method::GET, &path, &Value::Null).await;
+    let label = json!({"metadata": {"labels": {"zone": "a"}}});
+    let (_, now) = server.admin_ask(Method::PATCH, &path, &label).await;
+    for (at, expected) in [(&seen, StatusCode::CONFLICT), (&now, StatusCode::CREATED)] {
+        let version = &at["metadata"]["resourceVersion"];
+        let metadata = json!({"name": "p", "resourceVersion": version});
+        let binding = json!({"metadata": metadata, "target": {"kind": "Node", "name": "n1"}});
+        let path = format!("{path}/binding");
+        let (status, answer) = server.admin_ask(Method::POST, &path, &binding).await;
+        assert_eq!(status, expected, "{answer}");
+    }
+}
+
 /// A binding's labels and annotations become the pod's, and its document has no schema: a pod that
 /// nobody could read would hold up every part that follows pods.
 #[tokio::test]
