@@ -44,6 +44,8 @@ const BOOKMARKS: Duration = Duration::from_secs(60);
 const LONE: Duration = MAX_DURATION;
 /// Time between the last bookmark and the end of a watch.
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
+/// Time after its end for which a watch still sends what waits.
+const LATE: Duration = Duration::from_secs(10);
 /// Duration of a watch that asks for none; randomly up to twice as long, so that watches do not all
 /// end at once.
 const DURATION: Duration = Duration::from_secs(1800);
@@ -408,6 +410,12 @@ impl Watch {
 
     /// Waits for the next changes, or ends.
     async fn wait(&mut self) {
+        // Changes come first below. For a client that reads slowly there are always some, and
+        // nothing else would end its watch.
+        if self.draining.is_cancelled() || Instant::now() >= self.deadline + LATE {
+            self.ended = true;
+            return;
+        }
         let wake = if self.bookmarks {
             self.next_bookmark.min(self.deadline)
         } else {

@@ -319,6 +319,36 @@ async fn draining_ends_watches_and_readiness() {
     );
 }
 
+/// Else a client that reads slowly, for which changes always wait, would keep a server from its end.
+#[tokio::test]
+async fn a_watch_for_which_changes_wait_ends_with_the_server_too() {
+    let server = Local::new().await;
+    let (_, list) = server.admin_ask(Method::GET, MAPS, &Value::Null).await;
+    let begin = list["metadata"]["resourceVersion"].as_str().unwrap();
+    // Two of them are more than a watch takes at once.
+    let large = "x".repeat(600_000);
+    for number in 0..4 {
+        let map = json!({"metadata": {"name": format!("m{number}")}, "data": {"a": large}});
+        let (status, _) = server.admin_ask(Method::POST, MAPS, &map).await;
+        assert_eq!(status.as_u16(), 201);
+    }
+    let path = format!("{MAPS}?watch=1&resourceVersion={begin}");
+    let request = http::Request::get(path).body(master_client::body(""));
+    let admin = UserInfo::admin("a");
+    let answer = server
+        .api
+        .handle_as(request.unwrap(), admin, Peer::default());
+    let mut body = answer.await.into_body();
+    let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
+    server.api.drain();
+    let rest = tokio::time::timeout(PATIENCE, body.collect()).await;
+    let rest = rest.expect("it ends").unwrap().to_bytes();
+    let lines = String::from_utf8([&first[..], &rest[..]].concat()).unwrap();
+    // What it had taken is sent whole.
+    assert_eq!(lines.lines().count(), 2);
+    assert!(lines.ends_with('\n'));
+}
+
 #[tokio::test]
 async fn many_watchers_see_the_same_order() {
     let server = Local::new().await;
