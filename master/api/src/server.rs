@@ -365,7 +365,9 @@ impl ApiServer {
             return Err(unauthorized(&why));
         }
         let own = target.group == identity::GROUP && call.peer.remote.is_some();
-        let written = own && !target.verb.reads() && !query.has("dryRun");
+        // As the verbs read it: an empty value asks for none.
+        let is_dry = query.all("dryRun").any(|value| !value.is_empty());
+        let written = own && !target.verb.reads() && !is_dry;
         let after = AfterAnswer {
             written: written.then(|| (target.plural.clone(), target.name.clone())),
             // A watch's body has a place of its own.

@@ -304,3 +304,22 @@ async fn the_answer_to_retired_comes_after_the_writes_that_were_let_in() {
         assert_eq!(later.status(), StatusCode::UNAUTHORIZED);
     }
 }
+
+#[tokio::test]
+async fn the_answer_to_retired_waits_also_where_an_empty_dry_run_is_asked_for() {
+    let (server, _stepped, _list) = server().await;
+    let machine = json!({"metadata": {"name": "bad"}, "spec": {"role": "worker"}});
+    let (status, answer) = server.admin_ask(Method::POST, MACHINES, &machine).await;
+    assert_eq!(status, StatusCode::CREATED, "{answer}");
+    let service = Arc::new(Service::default());
+    assert!(server.api.set_extensions(Arc::new(Paths(service.clone()))));
+    let (admin, path) = (UserInfo::admin("admin"), format!("{MACHINES}/bad"));
+    let retired = json!({"spec": {"retired": true}});
+    let empty = format!("{path}?dryRun=");
+    let mut retire = send(&server, &admin, Method::PATCH, &empty, &retired);
+    until(&service.asked, &mut retire).await;
+    service.may.notify_one();
+    assert_eq!(retire.await.status(), StatusCode::OK);
+    let (_, stored) = server.admin_ask(Method::GET, &path, &Value::Null).await;
+    assert_eq!(stored["spec"]["retired"], true, "it is no dry run");
+}
