@@ -175,7 +175,7 @@ impl Pods {
         let mirrored: Vec<String> = mirrors.iter().map(|one| one.of.clone()).collect();
         self.shared.mirrors.listed(mirrors);
         for uid in &mirrored {
-            self.wake(uid);
+            self.shared.wake(uid);
         }
         self.shared.listed.store(true, Ordering::Release);
         if let Some(view) = &self.shared.config.cluster {
@@ -215,14 +215,7 @@ impl Pods {
         } else {
             self.shared.mirrors.gone(&mirror);
         }
-        self.wake(&of);
-    }
-
-    /// Wakes a pod's task, if there is one.
-    fn wake(&self, uid: &str) {
-        if let Some(handle) = self.handles().get(uid) {
-            handle.news.notify_one();
-        }
+        self.shared.wake(&of);
     }
 
     /// Starts tasks that remove what is left of pods that were deleted while no agent ran.
@@ -256,7 +249,7 @@ impl Pods {
                 .map(|container| (container.key.pod.uid.clone(), container.key.pod)),
         );
         for (uid, pod) in pods {
-            if !there.contains(&uid) && !self.handles().contains_key(&uid) {
+            if !there.contains(&uid) && !self.shared.handles().contains_key(&uid) {
                 self.spawn(pod, DesiredPod::Gone(ORPHAN_GRACE));
             }
         }
@@ -315,7 +308,7 @@ impl Pods {
             return;
         };
         let pod = Arc::new(pod);
-        let sent = match self.handles().get(&reference.uid) {
+        let sent = match self.shared.handles().get(&reference.uid) {
             Some(handle) => {
                 if matches!(&*handle.wanted.borrow(), DesiredPod::Pod(old) if old.metadata.resource_version == pod.metadata.resource_version)
                 {
@@ -332,7 +325,7 @@ impl Pods {
 
     /// Tells a pod's task that the master doesn't have the pod any more.
     fn orphan(&mut self, uid: &str) {
-        if let Some(handle) = self.handles().get(uid) {
+        if let Some(handle) = self.shared.handles().get(uid) {
             handle
                 .wanted
                 .send_modify(|wanted| *wanted = DesiredPod::Gone(orphan_grace(wanted)));
@@ -356,7 +349,7 @@ impl Pods {
             released,
         } = state;
         let uid = pod.uid.clone();
-        self.handles().insert(
+        self.shared.handles().insert(
             uid.clone(),
             Handle {
                 pod,
@@ -374,10 +367,6 @@ impl Pods {
         });
     }
 
-    fn handles(&self) -> std::sync::MutexGuard<'_, HashMap<String, Handle>> {
-        self.shared.handles()
-    }
-
     /// Forgets tasks that are done: `first`, if given, and all others.
     fn reap(&mut self, mut first: Option<Result<String, JoinError>>) {
         while let Some(done) = first.take().or_else(|| self.tasks.try_join_next()) {
@@ -385,7 +374,7 @@ impl Pods {
                 tracing::error!(error = chain(&error), "a pod's task died");
             }
         }
-        let mut handles = self.handles();
+        let mut handles = self.shared.handles();
         // A task that has ended has dropped its receiver.
         handles.retain(|_, handle| !handle.wanted.is_closed());
         let is_here = |uid: &str| handles.contains_key(uid);
@@ -397,11 +386,7 @@ impl Pods {
 async fn pass_on(shared: &Shared, mut changes: broadcast::Receiver<Change>) {
     loop {
         match changes.recv().await {
-            Ok(Change::Pod(uid)) => {
-                if let Some(handle) = shared.handles().get(&uid) {
-                    handle.news.notify_one();
-                }
-            }
+            Ok(Change::Pod(uid)) => shared.wake(&uid),
             Ok(Change::All) | Err(RecvError::Lagged(_)) => {
                 let handles = shared.handles();
                 handles.values().for_each(|handle| handle.news.notify_one());
@@ -460,17 +445,14 @@ mod tests {
         let own = handle(with_host_port("a"));
         let news = own.news.clone();
         shared.handles().insert("a".to_owned(), own);
-        let told = async {
-            // From the moment on that somebody listens.
-            while !engine.tell(Change::Pod("a".to_owned())) {
-                tokio::task::yield_now().await;
-            }
-            timeout(Duration::from_secs(5), news.notified()).await
-        };
-        tokio::select! {
-            () = Pods::new(shared.clone()).run() => unreachable!("it runs for ever"),
-            told = told => told.unwrap(),
+        let running = tokio::spawn(Pods::new(shared).run());
+        // From the moment on that somebody listens.
+        while !engine.tell(Change::Pod("a".to_owned())) {
+            tokio::task::yield_now().await;
         }
+        let woken = timeout(Duration::from_secs(5), news.notified());
+        woken.await.unwrap();
+        running.abort();
     }
 
     /// Needs root.

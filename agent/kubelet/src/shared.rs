@@ -100,6 +100,13 @@ impl Shared {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Wakes a pod's task, if there is one.
+    pub(crate) fn wake(&self, uid: &str) {
+        if let Some(handle) = self.handles().get(uid) {
+            handle.news.notify_one();
+        }
+    }
+
     /// Records a warning event about this node. The event's UID is the node's name, as upstream's
     /// kubelet has it, because the real one is unknown while the master is away.
     pub(crate) fn warn(&self, reason: &'static str, message: &str) {

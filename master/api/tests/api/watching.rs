@@ -319,7 +319,8 @@ async fn draining_ends_watches_and_readiness() {
     );
 }
 
-/// Else a client that reads slowly, for which changes always wait, would keep a server from its end.
+/// Else a client that reads slowly, for which changes always wait, would keep a server from its
+/// end.
 #[tokio::test]
 async fn a_watch_for_which_changes_wait_ends_with_the_server_too() {
     let server = Local::new().await;
