@@ -88,15 +88,10 @@ pub(crate) async fn keep_status(shared: Arc<Shared>) {
             // last value once their sender is gone.
             () = tokio::time::sleep(if well { PERIOD } else { HASTE }) => {}
             _ = ends.changed() => {}
-            Ok(()) = addresses.changed() => wake_pods(&shared),
+            // Pods' statuses show the machine's addresses as `hostIPs`.
+            Ok(()) = addresses.changed() => shared.wake_all(),
         }
     }
-}
-
-/// Wakes every pod's task: pods' statuses show the machine's addresses as `hostIPs`.
-fn wake_pods(shared: &Shared) {
-    let handles = shared.handles();
-    handles.values().for_each(|handle| handle.news.notify_one());
 }
 
 /// Reports the Node's status: what was written last, and what is costly to determine.

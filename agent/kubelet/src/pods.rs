@@ -387,10 +387,7 @@ async fn pass_on(shared: &Shared, mut changes: broadcast::Receiver<Change>) {
     loop {
         match changes.recv().await {
             Ok(Change::Pod(uid)) => shared.wake(&uid),
-            Ok(Change::All) | Err(RecvError::Lagged(_)) => {
-                let handles = shared.handles();
-                handles.values().for_each(|handle| handle.news.notify_one());
-            }
+            Ok(Change::All) | Err(RecvError::Lagged(_)) => shared.wake_all(),
             // The engine has stopped; the agent ends with it.
             Err(RecvError::Closed) => return,
         }

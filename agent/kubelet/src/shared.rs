@@ -107,6 +107,12 @@ impl Shared {
         }
     }
 
+    /// Wakes every pod's task.
+    pub(crate) fn wake_all(&self) {
+        let handles = self.handles();
+        handles.values().for_each(|handle| handle.news.notify_one());
+    }
+
     /// Records a warning event about this node. The event's UID is the node's name, as upstream's
     /// kubelet has it, because the real one is unknown while the master is away.
     pub(crate) fn warn(&self, reason: &'static str, message: &str) {
