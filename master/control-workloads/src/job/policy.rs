@@ -93,8 +93,8 @@ pub(super) fn is_enough(spec: &JobSpec, succeeded: &Indexes) -> Option<usize> {
         // billion indexes.
         let (mut wanted, mut found) = (0, 0);
         for interval in intervals(list, completions) {
-            let last = usize::try_from(interval.end() - interval.start()).unwrap_or_default();
-            wanted += last + 1;
+            let steps = usize::try_from(interval.end() - interval.start()).unwrap_or_default();
+            wanted += steps + 1;
             found += succeeded.range(interval).count();
         }
         let least = rule
