@@ -182,6 +182,7 @@ impl Pods {
             view.host_ports_are_listed();
         }
         let gone: Vec<String> = self
+            .shared
             .handles()
             .keys()
             .filter(|uid| !there.contains(*uid))
