@@ -193,53 +193,21 @@ fn keep(piece: &[u8], text: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::containerd::Options;
+    use crate::empty_engine::empty_engine;
     use crate::endless::{endless, steps};
-    use agent_images::Registries;
-    use http_body_util::Empty;
-    use hyper::body::{Bytes, Incoming};
-    use hyper::server::conn::http2;
-    use hyper::service::service_fn;
-    use hyper::{Request, Response};
-    use hyper_util::rt::{TokioExecutor, TokioIo};
     use std::sync::Arc;
-    use tokio::net::UnixListener;
     use tokio::sync::watch;
-
-    /// A containerd that has nothing; records the names of the calls that it gets.
-    async fn serve(listener: UnixListener, calls: Arc<watch::Sender<Vec<String>>>) {
-        while let Ok((stream, _)) = listener.accept().await {
-            let calls = calls.clone();
-            let service = service_fn(move |request: Request<Incoming>| {
-                let call = request.uri().path().rsplit('/').next();
-                let call = call.unwrap_or_default().to_owned();
-                calls.send_modify(|all| all.push(call));
-                let absent = Response::builder()
-                    .header("content-type", "application/grpc")
-                    .header("grpc-status", Code::NotFound as i32)
-                    .body(Empty::<Bytes>::new());
-                std::future::ready(absent)
-            });
-            let connection = http2::Builder::new(TokioExecutor::new());
-            tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
-        }
-    }
 
     #[tokio::test]
     async fn a_command_that_gave_no_exit_code_is_deleted_once_it_has_ended() {
         let dir = tempfile::tempdir().unwrap();
-        let path = |name: &str| dir.path().join(name);
         let calls = Arc::new(watch::Sender::new(Vec::new()));
-        let listener = UnixListener::bind(path("socket")).unwrap();
-        let serving = tokio::spawn(serve(listener, calls.clone()));
-        let engine = Containerd::new(Options {
-            socket: path("socket"),
-            state: path("state"),
-            fifos: path("io"),
-            logs: path("logs"),
-            registries: Registries::new(Vec::new(), "registry.example", Vec::new()),
-            programs: None,
-            archives: Vec::new(),
+        let names = calls.clone();
+        let (engine, serving) = empty_engine(dir.path(), move |request| {
+            let call = request.uri().path().rsplit('/').next();
+            let call = call.unwrap_or_default().to_owned();
+            names.send_modify(|all: &mut Vec<String>| all.push(call));
+            std::future::ready(())
         });
         let mut seen = calls.subscribe();
         run(&engine, "c", &[], Duration::ZERO).await.unwrap_err();

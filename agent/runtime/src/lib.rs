@@ -66,6 +66,8 @@ pub use programs::Programs;
 pub use taps::{Stream, Tap};
 
 #[cfg(test)]
+mod empty_engine;
+#[cfg(test)]
 mod endless {
     //! Outputs without an end, for tests.
 

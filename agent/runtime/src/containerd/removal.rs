@@ -165,28 +165,21 @@ fn may_live(status: &Status) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Options;
-    use super::*;
-    use agent_images::Registries;
-    use http_body_util::{BodyExt, Empty};
-    use hyper::body::{Bytes, Incoming};
-    use hyper::server::conn::http2;
-    use hyper::service::service_fn;
-    use hyper::{Request, Response};
-    use hyper_util::rt::{TokioExecutor, TokioIo};
-    use std::convert::Infallible;
+    use crate::empty_engine::empty_engine;
+    use http_body_util::BodyExt as _;
+    use hyper::Request;
+    use hyper::body::Incoming;
     use std::sync::Arc;
-    use tokio::net::UnixListener;
     use tokio::sync::watch;
 
-    /// A containerd that has nothing, and answers deletions of tasks only once it is `released`.
+    /// Deletions of tasks, which are answered only once they are `released`.
     struct Absent {
         deletions: watch::Sender<Vec<String>>,
         released: watch::Sender<bool>,
     }
 
     impl Absent {
-        async fn answer(&self, request: Request<Incoming>) -> Response<Empty<Bytes>> {
+        async fn see(&self, request: Request<Incoming>) {
             if request.uri().path().ends_with("Tasks/Delete") {
                 let message = request.into_body().collect().await.unwrap().to_bytes();
                 // A frame's head is 5 bytes, and that of the first field, the container's ID, 2.
@@ -195,44 +188,20 @@ mod tests {
                 let mut released = self.released.subscribe();
                 released.wait_for(|released| *released).await.unwrap();
             }
-            Response::builder()
-                .header("content-type", "application/grpc")
-                .header("grpc-status", Code::NotFound as i32)
-                .body(Empty::new())
-                .unwrap()
-        }
-
-        async fn serve(self: Arc<Self>, listener: UnixListener) {
-            while let Ok((stream, _)) = listener.accept().await {
-                let engine = self.clone();
-                let service = service_fn(move |request| {
-                    let engine = engine.clone();
-                    async move { Ok::<_, Infallible>(engine.answer(request).await) }
-                });
-                let connection = http2::Builder::new(TokioExecutor::new());
-                tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
-            }
         }
     }
 
     #[tokio::test]
     async fn a_task_is_deleted_by_one_call_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
-        let path = |name: &str| dir.path().join(name);
         let absent = Arc::new(Absent {
             deletions: watch::Sender::default(),
             released: watch::Sender::default(),
         });
-        let listener = UnixListener::bind(path("socket")).unwrap();
-        let serving = tokio::spawn(absent.clone().serve(listener));
-        let engine = Containerd::new(Options {
-            socket: path("socket"),
-            state: path("state"),
-            fifos: path("io"),
-            logs: path("logs"),
-            registries: Registries::new(Vec::new(), "registry.example", Vec::new()),
-            programs: None,
-            archives: Vec::new(),
+        let seen = absent.clone();
+        let (engine, serving) = empty_engine(dir.path(), move |request| {
+            let seen = seen.clone();
+            async move { seen.see(request).await }
         });
         let mut deletions = absent.deletions.subscribe();
         let watching = async {
