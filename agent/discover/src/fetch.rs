@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use config_discovery::{DocumentFault, MAX_BYTES};
-use config_http::{Connection, HttpError, Limits};
+use config_http::{Connection, HttpError, Limits, first_to_answer};
 use config_model::discovery::DiscoveryUri;
 use http::{Request, StatusCode, header};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -13,13 +13,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
-/// Longest time to look up a name, and for a connection to each address: three transmissions of a
-/// SYN.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(8);
-/// Longest time for one fetch, with look-up, connection and answer.
+/// Longest time to look up a name.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(8);
+/// Longest time for one fetch: look-up, connection ([`config_http::CONNECT_LIMIT`]) and answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Why there is no document.
@@ -52,7 +51,7 @@ pub(crate) async fn fetch(uri: &DiscoveryUri) -> Result<Bytes, FetchError> {
 async fn get(uri: &DiscoveryUri) -> Result<Bytes, FetchError> {
     let host = uri.endpoint.host().to_string();
     let found = timeout(
-        CONNECT_TIMEOUT,
+        LOOKUP_TIMEOUT,
         lookup_host((host.as_str(), uri.endpoint.port())),
     );
     let addresses: Vec<SocketAddr> = found
@@ -60,7 +59,7 @@ async fn get(uri: &DiscoveryUri) -> Result<Bytes, FetchError> {
         .unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into()))
         .map_err(FetchError::Connect)?
         .collect();
-    let tcp = first_to_answer(addresses, CONNECT_TIMEOUT, TcpStream::connect::<SocketAddr>)
+    let tcp = first_to_answer(addresses, sleep, TcpStream::connect::<SocketAddr>)
         .await
         .map_err(FetchError::Connect)?;
     if !uri.endpoint.tls {
@@ -74,27 +73,6 @@ async fn get(uri: &DiscoveryUri) -> Result<Bytes, FetchError> {
         .await
         .map_err(|error| FetchError::Exchange(error.into()))?;
     exchange(stream, uri).await
-}
-
-/// Connects to the first of a host's addresses that answers. Each has the whole of `limit`, so that
-/// one that is dead does not hide the others.
-async fn first_to_answer<T, F>(
-    addresses: Vec<SocketAddr>,
-    limit: Duration,
-    connect: impl Fn(SocketAddr) -> F,
-) -> io::Result<T>
-where
-    F: Future<Output = io::Result<T>>,
-{
-    let mut failure = io::Error::from(io::ErrorKind::NotFound);
-    for address in addresses {
-        match timeout(limit, connect(address)).await {
-            Ok(Ok(connected)) => return Ok(connected),
-            Ok(Err(error)) => failure = error,
-            Err(_elapsed) => failure = io::ErrorKind::TimedOut.into(),
-        }
-    }
-    Err(failure)
 }
 
 async fn exchange(
@@ -135,30 +113,5 @@ impl From<HttpError> for FetchError {
                 Self::TooLarge(DocumentFault::TooLarge { found: limit + 1 })
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn an_address_that_does_not_answer_hides_no_other_of_its_name() {
-        let [silent, open] = [1, 2].map(|last| SocketAddr::from(([192, 0, 2, last], 443)));
-        let connect = move |address: SocketAddr| async move {
-            if address == silent {
-                std::future::pending().await
-            } else {
-                Ok::<_, io::Error>(address)
-            }
-        };
-        let limit = Duration::from_millis(10);
-        let first = first_to_answer(vec![silent, open], limit, connect).await;
-        assert_eq!(first.expect("it answers"), open);
-        let none = first_to_answer(vec![silent], limit, connect).await;
-        assert_eq!(
-            none.expect_err("nobody answers").kind(),
-            io::ErrorKind::TimedOut
-        );
     }
 }

@@ -3,6 +3,7 @@
 use crate::Error;
 use crate::exchange::blocking;
 use config_errors::chain;
+use config_http::first_to_answer;
 use config_tls::{PinnedVerifier, Pins, not_pinned};
 use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::crypto::CryptoProvider;
@@ -15,15 +16,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Longest wait for a look-up of a name, and for a TCP connection to each address: three
-/// transmissions of a SYN.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(8);
-/// Addresses of a name that are tried.
-const MAX_ADDRESSES: usize = 8;
+/// Longest wait for a look-up of a name; a connection to its addresses then takes
+/// [`config_http::CONNECT_LIMIT`] at most.
+pub(crate) const LOOKUP_TIMEOUT: Duration = Duration::from_secs(8);
 /// Longest wait for a TLS handshake; the TPM signs in it, and it may be busy with a quote.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -134,7 +133,7 @@ impl Endpoint {
         }
         let host = (self.host.clone(), self.port);
         let found = blocking(move || Ok(host.to_socket_addrs().map(Iterator::collect::<Vec<_>>)));
-        timeout(CONNECT_TIMEOUT, found)
+        timeout(LOOKUP_TIMEOUT, found)
             .await
             .unwrap_or_else(|_elapsed| Ok(Err(io::ErrorKind::TimedOut.into())))
     }
@@ -145,7 +144,7 @@ impl Endpoint {
             source,
         };
         let addresses = self.addresses().await?.map_err(connect)?;
-        let tcp = first_to_answer(addresses, CONNECT_TIMEOUT, TcpStream::connect::<SocketAddr>)
+        let tcp = first_to_answer(addresses, sleep, TcpStream::connect::<SocketAddr>)
             .await
             .map_err(connect)?;
         tcp.set_nodelay(true).map_err(connect)?;
@@ -171,28 +170,6 @@ impl Endpoint {
                 },
             )
     }
-}
-
-/// Connects to the first of a host's addresses that answers. Each has the whole of `limit`: behind
-/// one name there may be a master that is off, or a family of addresses without a route, and
-/// neither may hide the others.
-async fn first_to_answer<T, F>(
-    addresses: Vec<SocketAddr>,
-    limit: Duration,
-    connect: impl Fn(SocketAddr) -> F,
-) -> io::Result<T>
-where
-    F: Future<Output = io::Result<T>>,
-{
-    let mut failure = io::Error::from(io::ErrorKind::NotFound);
-    for address in addresses.into_iter().take(MAX_ADDRESSES) {
-        match timeout(limit, connect(address)).await {
-            Ok(Ok(connected)) => return Ok(connected),
-            Ok(Err(error)) => failure = error,
-            Err(_elapsed) => failure = io::ErrorKind::TimedOut.into(),
-        }
-    }
-    Err(failure)
 }
 
 /// How the server's certificate is outside of its validity, if the handshake failed for that
@@ -256,31 +233,6 @@ mod tests {
         assert_eq!(said(CertificateError::Expired), Some("has ended"));
         assert_eq!(said(CertificateError::UnknownIssuer), None);
         assert_eq!(of_another_time(&io::ErrorKind::TimedOut.into()), None);
-    }
-
-    #[tokio::test]
-    async fn an_address_that_does_not_answer_hides_no_other_of_its_name() {
-        let [silent, closed, open] =
-            [1, 2, 3].map(|last| SocketAddr::from(([192, 0, 2, last], 6443)));
-        let connect = move |address: SocketAddr| async move {
-            if address == silent {
-                std::future::pending().await
-            } else if address == closed {
-                Err(io::ErrorKind::ConnectionRefused.into())
-            } else {
-                Ok::<_, io::Error>(address)
-            }
-        };
-        let limit = Duration::from_millis(10);
-        let first = first_to_answer(vec![silent, closed, open], limit, connect).await;
-        assert_eq!(first.expect("it answers"), open);
-        for (address, kind) in [
-            (silent, io::ErrorKind::TimedOut),
-            (closed, io::ErrorKind::ConnectionRefused),
-        ] {
-            let error = first_to_answer(vec![address], limit, connect).await;
-            assert_eq!(error.expect_err("nobody answers").kind(), kind);
-        }
     }
 
     #[test]

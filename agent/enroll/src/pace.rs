@@ -152,10 +152,11 @@ mod tests {
     }
 
     /// The worst moment for an outage to begin is when the renewal is due; each try during it may
-    /// take the whole connection timeout.
+    /// take the whole time of a look-up and a connection.
     #[test]
     fn an_outage_of_sixty_percent_leaves_time_for_a_renewal() {
-        let (connect, exchange) = (Duration::from_secs(8), Duration::from_secs(8));
+        let connect = crate::endpoint::LOOKUP_TIMEOUT + config_http::CONNECT_LIMIT;
+        let exchange = Duration::from_secs(8);
         for life in (600..=86_400).step_by(60) {
             for chance in [0.0, 0.5, 1.0] {
                 let mut cadence = Cadence::new(Duration::ZERO, life / 3, chance);

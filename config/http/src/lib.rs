@@ -10,14 +10,17 @@
 //! answer is read than [`Limits`] allow; the connection ends when the [`Connection`] and the last
 //! [`Body`] of it are dropped.
 //!
-//! Enter by [`Connection::open`]. [`Challenge`] is what a server asks of a client that sent no
+//! Enter by [`Connection::open`]; [`first_to_answer`] chooses the address of a name to connect to,
+//! by the caller's clock and sockets. [`Challenge`] is what a server asks of a client that sent no
 //! credentials (`WWW-Authenticate`); [`percent`] is the encoding of texts in paths and queries.
 
+mod addresses;
 mod challenge;
 mod connection;
 mod error;
 pub mod percent;
 
+pub use addresses::{ATTEMPT_DELAY, CONNECT_LIMIT, MAX_ADDRESSES, first_to_answer};
 pub use challenge::Challenge;
 pub use connection::{Body, Connection, Driver, Limits};
 pub use error::HttpError;
