@@ -3,14 +3,16 @@
 
 use crate::error::{Error, Result};
 use bytes::Bytes;
-use config_http::{Body, HttpError, Limits};
+use config_http::{Body, HttpError, Limits, first_to_answer};
 use http::{Method, Request, StatusCode, header};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::sleep;
 use tokio_rustls::TlsConnector;
 
 /// Largest answer that is read.
@@ -80,7 +82,9 @@ impl Connection {
             )
         })?;
         let connect = async {
-            let socket = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await?;
+            let found = lookup_host((endpoint.host.as_str(), endpoint.port)).await?;
+            let tcp = TcpStream::connect::<SocketAddr>;
+            let socket = first_to_answer(found.collect(), sleep, tcp).await?;
             socket.set_nodelay(true)?;
             TlsConnector::from(config).connect(name, socket).await
         };

@@ -5,13 +5,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use config_discovery::MAX_BYTES;
-use config_http::{Connection, HttpError, Limits};
+use config_http::{Connection, HttpError, Limits, first_to_answer};
 use config_model::discovery::{DiscoveryEndpoint, DiscoveryUri};
 use http::{Method, Request, StatusCode, header};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::ServerName;
+use std::net::SocketAddr;
 use std::time::Duration;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::sleep;
 use tokio_rustls::TlsConnector;
 
 /// Time limit of a whole exchange.
@@ -173,8 +175,11 @@ impl Client {
             ..Limits::default()
         };
         let host = self.endpoint.host().to_string();
-        let tcp = TcpStream::connect((host.as_str(), self.endpoint.port())).await;
-        let tcp = tcp.map_err(|error| ClientError::Connect(self.endpoint.to_string(), error))?;
+        let unreachable = |error| ClientError::Connect(self.endpoint.to_string(), error);
+        let found = lookup_host((host.as_str(), self.endpoint.port())).await;
+        let found = found.map_err(unreachable)?.collect();
+        let tcp = first_to_answer(found, sleep, TcpStream::connect::<SocketAddr>).await;
+        let tcp = tcp.map_err(unreachable)?;
         let (executor, timer) = (TokioExecutor::new(), TokioTimer::new());
         let connection = if self.endpoint.tls {
             let name = ServerName::try_from(host).map_err(|error| self.failed(error.into()))?;

@@ -4,17 +4,19 @@ use crate::Error;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use config_http::{Connection, Limits};
+use config_http::{Connection, Limits, first_to_answer};
 use http::{Request, StatusCode, header};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::sleep;
 use tokio_rustls::TlsConnector;
 
 /// Time for the connection, for the answer to begin, and for each piece of it.
@@ -148,7 +150,8 @@ pub(crate) async fn download(
     let name = ServerName::try_from(host.clone()).map_err(|error| context.bad(error))?;
     let connector = TlsConnector::from(Arc::new(context.tls()?));
     let connect = async {
-        let socket = TcpStream::connect((host.as_str(), port)).await?;
+        let found = lookup_host((host.as_str(), port)).await?.collect();
+        let socket = first_to_answer(found, sleep, TcpStream::connect::<SocketAddr>).await?;
         connector.connect(name, socket).await
     };
     let stream = with_timeout(connect).await.map_err(fail)?;
