@@ -11,7 +11,7 @@ use crate::credential::Secret;
 use crate::reach::{ClusterAddresses, is_own};
 use agent_confine::OF_IMAGES;
 use bytes::Bytes;
-use config_http::{Body, Connection, Limits};
+use config_http::{Body, Connection, Limits, first_to_answer};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, LOCATION, USER_AGENT};
 use http::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -19,21 +19,19 @@ use rustls::pki_types::ServerName;
 use rustls::{CertificateError, ClientConfig, RootCertStore};
 use std::collections::BTreeSet;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
 /// From a request to the head of its answer, and for the whole of a small answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// To a connection with one of a host's addresses, or to the end of the TLS handshake.
+/// Longest time for the look-up of a host, and for a TLS handshake.
 const CONNECT: Duration = Duration::from_secs(10);
-/// Most addresses of a host that are tried.
-const MAX_ADDRESSES: usize = 6;
 /// Most redirects of one request.
 const MAX_REDIRECTS: usize = 5;
 
@@ -325,28 +323,19 @@ impl Http {
                 host: host.to_owned(),
             })?
             .map_err(fail)?;
-        let (mut failure, mut refusal, mut tried) = (None, None, 0);
-        for address in &found {
-            if let Err(error) = self.named.check(host, address.ip(), chosen) {
-                refusal = Some(error);
-                continue;
-            }
-            tried += 1;
-            if tried > MAX_ADDRESSES {
-                break;
-            }
-            match timeout(CONNECT, TcpStream::connect(address)).await {
-                Ok(Ok(stream)) => return Ok(stream),
-                Ok(Err(error)) => failure = Some(fail(error)),
-                Err(_elapsed) => {
-                    failure = Some(HttpError::Silent {
-                        host: host.to_owned(),
-                    });
-                }
+        let (mut may_be_asked, mut refusal) = (Vec::new(), None);
+        for address in found {
+            match self.named.check(host, address.ip(), chosen) {
+                Ok(()) => may_be_asked.push(address),
+                Err(error) => refusal = Some(error),
             }
         }
-        let nothing = || fail(io::ErrorKind::NotFound.into());
-        Err(failure.or(refusal).unwrap_or_else(nothing))
+        if let (true, Some(refusal)) = (may_be_asked.is_empty(), refusal) {
+            return Err(refusal);
+        }
+        first_to_answer(may_be_asked, sleep, TcpStream::connect::<SocketAddr>)
+            .await
+            .map_err(fail)
     }
 }
 
