@@ -165,7 +165,7 @@ impl Service {
         let is_name = spec.type_.as_deref() == Some("ExternalName");
         let parse = |list: &Option<Vec<String>>| -> Vec<IpAddr> {
             let texts = list.iter().flatten();
-            texts.filter_map(|text| text.parse().ok()).collect()
+            exact(texts.filter_map(|text| text.parse().ok()))
         };
         let balancers = service.status.and_then(|status| status.load_balancer);
         let balancers = balancers.and_then(|status| status.ingress);
@@ -201,12 +201,10 @@ impl Service {
             headless: spec.cluster_ip.as_deref() == Some("None"),
             external_name: spec.external_name.filter(|_| is_name),
             external: parse(&spec.external_ips),
-            balancers: served
-                .filter_map(|one| one.ip.as_ref()?.parse().ok())
-                .collect(),
-            sources: sources.collect(),
-            ports: spec.ports.iter().flatten().filter_map(port).collect(),
-            sctp_ports: sctp_ports.collect(),
+            balancers: exact(served.filter_map(|one| one.ip.as_ref()?.parse().ok())),
+            sources: exact(sources),
+            ports: exact(spec.ports.iter().flatten().filter_map(port)),
+            sctp_ports: exact(sctp_ports),
             affinity,
             internal_local: spec.internal_traffic_policy.as_deref() == Some("Local"),
             external_local,
@@ -253,6 +251,14 @@ impl Service {
                 .map(|length| size_of::<Port>() + length)
                 .sum::<usize>()
     }
+}
+
+/// A list without room for more elements: usual lists have one or two, and a new `Vec` has room for
+/// four.
+fn exact<T>(elements: impl Iterator<Item = T>) -> Vec<T> {
+    let mut list: Vec<T> = elements.collect();
+    list.shrink_to_fit();
+    list
 }
 
 /// Whether labels say that this proxy does not serve a service, or endpoints of one: another proxy
@@ -332,8 +338,8 @@ impl Hints {
         let nodes = hints.for_nodes.into_iter().flatten();
         let zones = hints.for_zones.into_iter().flatten();
         let read = Self {
-            nodes: nodes.map(|node| node.name).take(MOST_HINTS).collect(),
-            zones: zones.map(|zone| zone.name).take(MOST_HINTS).collect(),
+            nodes: exact(nodes.map(|node| node.name).take(MOST_HINTS)),
+            zones: exact(zones.map(|zone| zone.name).take(MOST_HINTS)),
         };
         (read != Self::default()).then(|| Box::new(read))
     }
@@ -397,8 +403,8 @@ impl Slice {
         });
         Some(Self {
             service,
-            ports: ports.collect(),
-            endpoints: endpoints.collect(),
+            ports: exact(ports),
+            endpoints: exact(endpoints),
             foreign: is_foreign(&labels),
         })
     }

@@ -63,3 +63,28 @@ fn a_name_in_a_slice_is_no_address_also_where_it_reads_as_one() {
     assert!(read("IPv4").is_some());
     assert_eq!(read("FQDN"), None);
 }
+
+#[test]
+fn lists_of_a_service_and_a_slice_take_no_more_room_than_they_need() {
+    let spec = json!({
+        "clusterIPs": ["10.96.0.1"], "externalIPs": ["192.0.2.1"],
+        "loadBalancerSourceRanges": ["192.0.2.0/24"], "ports": ports(1),
+    });
+    let status = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.2"}]}});
+    let service = json!({"metadata": {"uid": "u"}, "spec": spec, "status": status});
+    let service = Service::read(serde_json::from_value(service).unwrap());
+    let addresses = [&service.addresses, &service.external, &service.balancers];
+    assert_eq!(addresses.map(Vec::capacity), [1; 3]);
+    let others = [service.sources.capacity(), service.ports.capacity()];
+    assert_eq!(others, [1; 2]);
+    let hints = json!({"forNodes": [{"name": "n1"}], "forZones": [{"name": "z1"}]});
+    let endpoint = json!({"addresses": ["10.1.0.1"], "hints": hints});
+    let slice = json!({
+        "metadata": {"labels": {SERVICE_NAME: "web"}}, "addressType": "IPv4",
+        "ports": ports(1), "endpoints": [endpoint, endpoint],
+    });
+    let slice = Slice::read(serde_json::from_value(slice).unwrap()).unwrap();
+    assert_eq!((slice.ports.capacity(), slice.endpoints.capacity()), (1, 2));
+    let hints = slice.endpoints[0].hints.as_ref().unwrap();
+    assert_eq!((hints.nodes.capacity(), hints.zones.capacity()), (1, 1));
+}
