@@ -4,7 +4,7 @@
 //!
 //! Guarantee: after any sequence of states, the indexes are those of the last state.
 
-use agent_proxy::served::changes;
+use agent_proxy::served::{changes, service_key};
 use agent_proxy::{Key, Known, Service, Slice};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -51,12 +51,7 @@ impl Index {
                 }
             }
             if let Some(slice) = is {
-                // The services' own keys are shared.
-                let service = service_of(key, slice);
-                let shared = known.services.as_ref();
-                let shared = shared.and_then(|all| all.get_key_value(&service));
-                let shared = shared.map(|(key, _)| Arc::clone(key));
-                let service = shared.unwrap_or_else(|| Arc::new(service));
+                let service = service_key(known, key, slice);
                 self.slices.insert((service, Arc::clone(key)));
                 for address in ready(slice) {
                     self.endpoints.insert((address, Arc::clone(key)));

@@ -67,7 +67,7 @@ pub struct Served {
     /// Whether pods have more host ports than are served.
     leaves_out_ports: bool,
     /// Services and their slices, by service: an index into the known slices.
-    slices: BTreeSet<(Key, Arc<Key>)>,
+    slices: BTreeSet<(Arc<Key>, Arc<Key>)>,
     claims: BTreeSet<(Front, Claim)>,
     /// Bytes of the nftables table that each service takes, and their sums by namespace.
     weights: BTreeMap<Arc<Key>, usize>,
@@ -200,7 +200,7 @@ impl Served {
         for (key, was, is) in changes(slices, known.slices.as_ref()) {
             // A slice can change its service: both the old and the new one are concerned.
             let sides = [was, is].into_iter().flatten();
-            touched.extend(sides.flat_map(|slice| claims_of(&Arc::new(service_of(key, slice)))));
+            touched.extend(sides.flat_map(|slice| claims_of(&service_key(known, key, slice))));
         }
         let ports =
             |known: &Known, addresses: &[IpAddr]| host_ports(known, addresses.len()).0.count();
@@ -216,12 +216,12 @@ impl Served {
         let before = std::mem::replace(&mut self.known, Arc::clone(known));
         for (key, was, is) in changes(before.slices.as_ref(), known.slices.as_ref()) {
             if let Some(slice) = was {
-                self.slices
-                    .remove(&(service_of(key, slice), Arc::clone(key)));
+                let service = Arc::new(service_of(key, slice));
+                self.slices.remove(&(service, Arc::clone(key)));
             }
             if let Some(slice) = is {
-                self.slices
-                    .insert((service_of(key, slice), Arc::clone(key)));
+                let service = service_key(known, key, slice);
+                self.slices.insert((service, Arc::clone(key)));
             }
         }
         self.health = health_ports(known.services.as_ref());
@@ -330,9 +330,9 @@ impl Served {
     fn service(&self, name: &Key) -> Option<(&Service, Vec<&Arc<Slice>>)> {
         let (services, slices) = self.known.whole()?;
         let service = services.get(name).filter(|service| !service.foreign)?;
-        let first = (name.clone(), Arc::default());
+        let first: (Arc<Key>, Arc<Key>) = (Arc::new(name.clone()), Arc::default());
         let own = self.slices.range(first..);
-        let own = own.take_while(|(service, _)| service == name);
+        let own = own.take_while(|(service, _)| **service == *name);
         let own = own.filter_map(|(_, slice)| slices.get(slice)).collect();
         Some((service, own))
     }
@@ -425,6 +425,14 @@ fn service_of(key: &Key, slice: &Slice) -> Key {
         namespace: key.namespace.clone(),
         name: slice.service.clone(),
     }
+}
+
+/// The key of a slice's service: the service's own, if it is known, so that indexes share it.
+pub fn service_key(known: &Known, key: &Key, slice: &Slice) -> Arc<Key> {
+    let service = service_of(key, slice);
+    let services = known.services.as_ref();
+    let own = services.and_then(|all| all.get_key_value(&service));
+    own.map_or_else(|| Arc::new(service), |(own, _)| Arc::clone(own))
 }
 
 /// An object by its key, as it was and as it is.

@@ -524,3 +524,47 @@ fn a_namespace_of_which_the_node_keeps_no_more_than_keys_is_not_served_and_says_
     served.take(&known(&whole, &[]), here);
     assert_eq!(served.all().len(), 3);
 }
+
+#[test]
+fn services_share_their_keys_with_their_slices_and_claims() {
+    let (service, slice) = (key("web"), key("web-1"));
+    let web = Arc::new(Service {
+        addresses: vec![at(false, "96", 1)],
+        ports: vec![Port {
+            name: "web".to_owned(),
+            protocol: Protocol::Tcp,
+            port: 80,
+            node_port: None,
+        }],
+        ..Service::default()
+    });
+    let known = |foreign| {
+        let of_web = Slice {
+            service: "web".to_owned(),
+            ports: Vec::new(),
+            endpoints: Vec::new(),
+            foreign,
+        };
+        Arc::new(Known {
+            services: Some([(Arc::clone(&service), Arc::clone(&web))].into()),
+            slices: Some([(Arc::clone(&slice), Arc::new(of_web))].into()),
+            ..Known::default()
+        })
+    };
+    let here = Here {
+        node: "n1",
+        zone: None,
+        addresses: &[],
+        name_servers: &[],
+    };
+    let mut served = Served::default();
+    let is_own = |key: &Arc<Key>| Arc::ptr_eq(key, &service);
+    // The service is new, then only its slice has changed.
+    for foreign in [false, true] {
+        served.take(&known(foreign), here);
+        assert_eq!((served.slices.len(), served.claims.len()), (1, 1));
+        assert!(served.slices.iter().all(|(of, _)| is_own(of)));
+        let is_its = |claim: &Claim| matches!(claim, Claim::Service(own) if is_own(own));
+        assert!(served.claims.iter().all(|(_, claim)| is_its(claim)));
+    }
+}
