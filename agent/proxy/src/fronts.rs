@@ -36,6 +36,13 @@ pub struct Front {
     pub port: u16,
 }
 
+impl Front {
+    /// Whether it takes UDP, whose flows have to be forgotten when endpoints change.
+    pub(crate) fn is_datagram(&self) -> bool {
+        self.protocol == Protocol::Udp
+    }
+}
+
 /// How a front picks an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pick {
@@ -195,7 +202,7 @@ pub fn changed_datagrams(before: &Fronts, after: &Fronts) -> Datagrams {
         let ends = ends.chain(&pick.serving);
         Some(ends.copied().collect::<BTreeSet<_>>())
     };
-    all.filter(|front| front.protocol == Protocol::Udp)
+    all.filter(|front| front.is_datagram())
         .filter(|front| ends(before, front) != ends(after, front))
         .map(|front| {
             let now = ends(after, front).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Applies the cluster's services to nftables, and keeps them up to date.
 
 use crate::earlier;
-use crate::fronts::{self, Fronts, Here};
+use crate::fronts::{self, Front, Fronts, Here};
 use crate::health;
 use crate::left_out::LeftOut;
 use crate::ranges::{self, Ranges};
@@ -84,17 +84,20 @@ impl Rules {
             .filter(|family| !self.lead(*family, &moves.of(*family), ranges(*family)))
             .collect();
         if !lost.is_empty() {
-            let all = Moves {
-                after: self.served.all(),
-                ..Moves::default()
-            };
+            // Whole tables take much memory: of the moves, only those of which flows are forgotten
+            // are kept meanwhile.
+            moves.before.retain(|front, _| front.is_datagram());
+            moves.after.retain(|front, _| front.is_datagram());
+            let mut all = self.served.all();
             for family in lost {
                 let anew = matches!(self.installed.get(&family), Some(InstalledTable::Crowded));
-                let own = all.of(family);
+                let own = take_family(&mut all, family);
                 moves.before.extend(earlier(family));
-                let table = install(family, &own.after, ranges(family), anew);
+                let datagrams = own.iter().filter(|(front, _)| front.is_datagram());
+                let datagrams = datagrams.map(|(front, pick)| (*front, pick.clone()));
+                moves.after.extend(datagrams);
+                let table = install(family, own, ranges(family), anew);
                 let table = table.inspect_err(|_| *self = Self::default())?;
-                moves.after.extend(own.after);
                 self.installed.insert(family, table);
             }
             tracing::info!(services = whole.0.len(), "applied Services to nftables");
@@ -138,11 +141,7 @@ impl Rules {
             return true;
         }
         // Removes unused chains only; a whole new table would lose the affinity of clients.
-        let all = Moves {
-            after: self.served.all(),
-            ..Moves::default()
-        };
-        let needed = table::entries(&all.of(family).after);
+        let needed = table::entries(&take_family(&mut self.served.all(), family));
         let trimmed = filter.apply(&chains.trim(&needed));
         if let Err(error) = &trimmed {
             tracing::warn!(
@@ -169,16 +168,25 @@ fn earlier(family: Family) -> Fronts {
     })
 }
 
+/// Takes the fronts of a family out of all.
+fn take_family(all: &mut Fronts, family: Family) -> Fronts {
+    let is_own = |front: &Front| Family::of(front.address) == family;
+    let fronts = std::mem::take(all).into_iter();
+    let (own, others): (Fronts, Fronts) = fronts.partition(|(front, _)| is_own(front));
+    *all = others;
+    own
+}
+
 /// Replaces the whole table of a family; removes it if there is nothing to serve. With `anew`, no
 /// element of an earlier table is kept, so that clients lose their affinity.
 fn install(
     family: Family,
-    fronts: &Fronts,
+    fronts: Fronts,
     ranges: Option<Ranges>,
     anew: bool,
 ) -> Result<InstalledTable, agent_sys::Error> {
     let mut filter = Filter::open(family)?;
-    if is_nothing(fronts, ranges.as_ref()) {
+    if is_nothing(&fronts, ranges.as_ref()) {
         let removed = filter.apply(&table::none());
         // A kernel without IPv6 may have no tables for it.
         return match family {
@@ -186,12 +194,13 @@ fn install(
             Family::V6 => Ok(InstalledTable::Absent),
         };
     }
-    let wanted = table::entries(fronts);
-    let known = ranges
-        .iter()
-        .flat_map(|ranges| table::service_ranges(ranges));
-    let known: Vec<Change> = known.collect();
-    let with_ranges = |table: Vec<Change>| [table, known.clone()].concat();
+    let wanted = table::entries(&fronts);
+    drop(fronts);
+    let with_ranges = |mut changes: Vec<Change>| {
+        let known = ranges.iter();
+        changes.extend(known.flat_map(|ranges| table::service_ranges(ranges)));
+        changes
+    };
     let whole_anew = || with_ranges(table::anew(family, &wanted));
     if anew {
         filter.apply(&whole_anew())?;

@@ -52,8 +52,12 @@ impl Moves {
     }
 }
 
+/// The fronts that a claimant offers, in order, each once. There are usually one or two, for which
+/// a map would have room for eleven.
+type Offered = Vec<(Front, Pick)>;
+
 /// The fronts that claimants offer, with their endpoints.
-type Offers = BTreeMap<Claim, Fronts>;
+type Offers = BTreeMap<Claim, Offered>;
 
 /// What a node serves.
 #[derive(Debug)]
@@ -108,19 +112,11 @@ impl Served {
 
     /// All fronts of the last state.
     pub fn all(&self) -> Fronts {
-        let owners: BTreeSet<&Claim> = self.claims.iter().map(|(_, owner)| owner).collect();
-        let owners = owners.into_iter();
-        let mut offers: Offers = owners
-            .map(|owner| (owner.clone(), self.offers(owner)))
-            .collect();
+        let claimants: BTreeSet<&Claim> = self.claims.iter().map(|(_, claim)| claim).collect();
         let mut all = Fronts::new();
-        // Claims are sorted: the first one of a front gets it.
-        for (front, owner) in &self.claims {
-            if !all.contains_key(front)
-                && let Some(pick) = offers.get_mut(owner).and_then(|own| own.remove(front))
-            {
-                all.insert(*front, pick);
-            }
+        for claim in claimants {
+            let offered = self.offers(claim).into_iter();
+            all.extend(offered.filter(|(front, _)| self.owner(*front) == Some(claim)));
         }
         all
     }
@@ -147,7 +143,7 @@ impl Served {
                 if touched.contains(&claim) {
                     continue;
                 }
-                let (offered, none) = (self.offered(&claim), Fronts::new());
+                let (offered, none) = (self.offered(&claim), Offered::new());
                 let [was, is] = if was_closed.contains(namespace) {
                     [none, offered]
                 } else {
@@ -157,12 +153,8 @@ impl Served {
                 after.insert(claim, is);
             }
         }
-        let fronts: BTreeSet<Front> = [&before, &after]
-            .into_iter()
-            .flat_map(BTreeMap::values)
-            .flat_map(BTreeMap::keys)
-            .copied()
-            .collect();
+        let fronts = each(&before).chain(each(&after));
+        let fronts: BTreeSet<Front> = fronts.map(|(_, front)| *front).collect();
         let mut moves = Moves::default();
         for front in &fronts {
             let pick = self.pick(*front, &before);
@@ -351,12 +343,12 @@ impl Served {
     }
 
     /// What a claimant offers; nothing if its namespace is not served.
-    fn offers(&self, claim: &Claim) -> Fronts {
+    fn offers(&self, claim: &Claim) -> Offered {
         match claim {
             Claim::Service(name) | Claim::Named(name)
                 if self.closed.contains_key(&name.namespace) && !self.is_everyones(name) =>
             {
-                Fronts::new()
+                Offered::new()
             }
             Claim::Service(_) | Claim::Named(_) | Claim::HostPort(_) => self.offered(claim),
         }
@@ -364,7 +356,7 @@ impl Served {
 
     /// What a claimant offers, whether its namespace is served or not. If two ports of a service
     /// have the same number, the first gets the front.
-    fn offered(&self, claim: &Claim) -> Fronts {
+    fn offered(&self, claim: &Claim) -> Offered {
         let (name, wanted) = match claim {
             Claim::Service(name) => (name, Source::Allocated),
             Claim::Named(name) => (name, Source::Claimed),
@@ -372,7 +364,7 @@ impl Served {
                 let (mut ports, _) = host_ports(&self.known, self.addresses.len());
                 let port = ports.nth(*at);
                 let of_port = |port| of_host_port(port, &self.addresses, &self.health);
-                return port.map_or_else(Vec::new, of_port).into_iter().collect();
+                return in_order(port.map_or_else(Vec::new, of_port));
             }
         };
         let served = self.service(name).filter(|(service, _)| {
@@ -380,36 +372,45 @@ impl Served {
             named || wanted == Source::Allocated
         });
         let Some((service, own)) = served else {
-            return Fronts::new();
+            return Offered::new();
         };
-        let mut offered = Fronts::new();
-        for (source, front, pick) in of_service(service, &own, self.here()) {
-            if source == wanted {
-                offered.entry(front).or_insert(pick);
-            }
-        }
-        offered
+        let all = of_service(service, &own, self.here()).into_iter();
+        let offered = all.filter(|(source, ..)| *source == wanted);
+        in_order(offered.map(|(_, front, pick)| (front, pick)).collect())
+    }
+
+    /// The first claimant of a front, which gets it.
+    fn owner(&self, front: Front) -> Option<&Claim> {
+        let first = (front, Claim::Service(Arc::default()));
+        let (at, claim) = self.claims.range(first..).next()?;
+        (*at == front).then_some(claim)
     }
 
     /// The endpoints of a front: those that its first claimant offers. `fresh` has the offers of
     /// the touched claimants; those of others are computed.
     fn pick(&self, front: Front, fresh: &Offers) -> Option<Pick> {
-        let first = (front, Claim::Service(Arc::default()));
-        let (_, claim) = self
-            .claims
-            .range(first..)
-            .next()
-            .filter(|(at, _)| *at == front)?;
-        let found = |offers: &Fronts| offers.get(&front).cloned();
+        let claim = self.owner(front)?;
+        let found = |offered: &Offered| {
+            let place = offered.binary_search_by_key(&front, |(at, _)| *at).ok()?;
+            offered.get(place).map(|(_, pick)| pick.clone())
+        };
         fresh
             .get(claim)
             .map_or_else(|| found(&self.offers(claim)), found)
     }
 }
 
+/// Sorts fronts; of those that are there twice, the first stays.
+fn in_order(mut offered: Offered) -> Offered {
+    offered.sort_by_key(|(front, _)| *front);
+    offered.dedup_by_key(|(front, _)| *front);
+    offered.shrink_to_fit();
+    offered
+}
+
 fn each(offers: &Offers) -> impl Iterator<Item = (&Claim, &Front)> {
     let each = offers.iter();
-    each.flat_map(|(claim, offers)| offers.keys().map(move |front| (claim, front)))
+    each.flat_map(|(claim, offered)| offered.iter().map(move |(front, _)| (claim, front)))
 }
 
 /// Both claims of a service.

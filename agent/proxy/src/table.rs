@@ -315,23 +315,27 @@ pub(crate) fn difference(family: Family, before: &Entries, after: &Entries) -> V
             changes.extend(admitting(family, *prefix));
         }
     }
+    let (no_entries, no_keys) = (BTreeMap::new(), BTreeSet::new());
     let maps = before.maps.keys().chain(after.maps.keys());
     for map in maps.collect::<BTreeSet<_>>() {
-        let of = |entries: &Entries| entries.maps.get(map).cloned().unwrap_or_default();
-        map_difference(map, &of(before), &of(after), &mut changes);
+        let was = before.maps.get(map).unwrap_or(&no_entries);
+        let is = after.maps.get(map).unwrap_or(&no_entries);
+        map_difference(map, was, is, &mut changes);
     }
     let mut sets = |name: Name, before: &BTreeSet<Vec<u8>>, after: &BTreeSet<Vec<u8>>| {
         set_difference(&name, before, after, &mut changes);
     };
     let prefixes = before.sources.keys().chain(after.sources.keys());
     for prefix in prefixes.collect::<BTreeSet<_>>() {
-        let of = |entries: &Entries| entries.sources.get(prefix).cloned().unwrap_or_default();
-        sets(sources_of(*prefix), &of(before), &of(after));
+        let was = before.sources.get(prefix).unwrap_or(&no_keys);
+        let is = after.sources.get(prefix).unwrap_or(&no_keys);
+        sets(sources_of(*prefix), was, is);
     }
     let names = before.sets.keys().chain(after.sets.keys());
     for set in names.collect::<BTreeSet<_>>() {
-        let of = |entries: &Entries| entries.sets.get(set).cloned().unwrap_or_default();
-        sets((*set).into(), &of(before), &of(after));
+        let was = before.sets.get(set).unwrap_or(&no_keys);
+        let is = after.sets.get(set).unwrap_or(&no_keys);
+        sets((*set).into(), was, is);
     }
     changes
 }
