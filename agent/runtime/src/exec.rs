@@ -1,5 +1,5 @@
-//! Runs commands inside containers, for probes: reads their output, and kills them when they take
-//! too long.
+//! Runs commands inside containers, for probes and hooks: reads their output, and kills them when
+//! they take too long, or when their caller stops waiting.
 
 use crate::c_strings;
 use crate::containerd::Containerd;
@@ -32,7 +32,8 @@ pub(crate) fn next_id() -> String {
     format!("exec-{}-{number}", std::process::id())
 }
 
-/// Runs `command` in the container and waits for its end; after `limit` it is killed.
+/// Runs `command` in the container and waits for its end; after `limit` it is killed, as it is if
+/// the caller stops waiting.
 pub(crate) async fn run(
     engine: &Containerd,
     id: &str,
@@ -42,9 +43,10 @@ pub(crate) async fn run(
     let exec_id = next_id();
     let name = format!("{id}-{exec_id}");
     let fifos = Fifos::of(&engine.options.fifos, &name);
-    let result = run_with(engine, id, &exec_id, command, &fifos, limit).await;
     let folder = engine.options.fifos.join(name);
-    let control = Control::new(engine.channel.clone(), id, exec_id, folder, "");
+    // Made before the start: it is dropped with this call, at whatever step that is.
+    let control = Control::new(engine.channel.clone(), id, exec_id.clone(), folder, "");
+    let result = run_with(engine, id, &exec_id, command, &fifos, limit).await;
     if result.as_ref().is_ok_and(|output| output.code.is_some()) {
         control.clear().await;
     } else {
@@ -197,23 +199,56 @@ mod tests {
     use crate::endless::{endless, steps};
     use std::sync::Arc;
     use tokio::sync::watch;
+    use tokio::task::JoinHandle;
+
+    /// The names of the calls that containerd got.
+    type Calls = watch::Receiver<Vec<String>>;
+
+    /// A containerd without objects, whose calls are seen; it never answers the call `held`.
+    fn seen_engine(dir: &Path, held: &'static str) -> (Containerd, JoinHandle<()>, Calls) {
+        let calls = Arc::new(watch::Sender::new(Vec::new()));
+        let seen = calls.subscribe();
+        let (engine, serving) = empty_engine(dir, move |request| {
+            let call = request.uri().path().rsplit('/').next();
+            let call = call.unwrap_or_default().to_owned();
+            let answered = call != held;
+            calls.send_modify(|all: &mut Vec<String>| all.push(call));
+            async move {
+                if !answered {
+                    std::future::pending::<()>().await;
+                }
+            }
+        });
+        (engine, serving, seen)
+    }
+
+    /// All calls until one that deletes the command.
+    async fn until_deleted(seen: &mut Calls) -> Vec<String> {
+        let deleted = |all: &Vec<String>| all.iter().any(|call| call == "DeleteProcess");
+        seen.wait_for(deleted).await.unwrap().clone()
+    }
 
     #[tokio::test]
     async fn a_command_that_gave_no_exit_code_is_deleted_once_it_has_ended() {
         let dir = tempfile::tempdir().unwrap();
-        let calls = Arc::new(watch::Sender::new(Vec::new()));
-        let names = calls.clone();
-        let (engine, serving) = empty_engine(dir.path(), move |request| {
-            let call = request.uri().path().rsplit('/').next();
-            let call = call.unwrap_or_default().to_owned();
-            names.send_modify(|all: &mut Vec<String>| all.push(call));
-            std::future::ready(())
-        });
-        let mut seen = calls.subscribe();
+        let (engine, serving, mut seen) = seen_engine(dir.path(), "");
         run(&engine, "c", &[], Duration::ZERO).await.unwrap_err();
-        let deleted = |all: &Vec<String>| all.iter().any(|call| call == "DeleteProcess");
-        let all = seen.wait_for(deleted).await.unwrap().clone();
         // `Get` asks for the container's own specification.
+        let all = until_deleted(&mut seen).await;
+        assert_eq!(all, ["Get", "Kill", "Wait", "DeleteProcess"]);
+        serving.abort();
+    }
+
+    #[tokio::test]
+    async fn a_command_whose_caller_stops_waiting_is_killed_and_deleted() {
+        let dir = tempfile::tempdir().unwrap();
+        let (engine, serving, mut seen) = seen_engine(dir.path(), "Get");
+        let limit = Duration::from_secs(60);
+        tokio::select! {
+            ended = run(&engine, "c", &[], limit) => panic!("it ended: {ended:?}"),
+            called = seen.wait_for(|all| !all.is_empty()) => drop(called.unwrap()),
+        }
+        let all = timeout(limit, until_deleted(&mut seen)).await.unwrap();
         assert_eq!(all, ["Get", "Kill", "Wait", "DeleteProcess"]);
         serving.abort();
     }
