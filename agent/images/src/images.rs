@@ -4,9 +4,11 @@
 //! there, and manifest and configuration were there when this engine first read them. While an
 //! image is pulled, a lease keeps its parts from containerd's garbage collector.
 
+mod lease;
 mod space;
 mod unpack;
 
+use self::lease::Kept;
 pub use self::space::ImageSpace;
 use self::unpack::chain_id;
 use crate::access::{self, Labels};
@@ -25,8 +27,8 @@ use containerd_client::services::v1::images_client::ImagesClient;
 use containerd_client::services::v1::leases_client::LeasesClient;
 use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
 use containerd_client::services::v1::{
-    CreateImageRequest, CreateRequest, DeleteImageRequest, DeleteRequest, GetImageRequest,
-    Image as Stored, ListImagesRequest, UpdateImageRequest,
+    CreateImageRequest, DeleteImageRequest, DeleteRequest, GetImageRequest, Image as Stored,
+    ListImagesRequest, UpdateImageRequest,
 };
 use containerd_client::tonic::transport::Channel;
 use containerd_client::tonic::{Code, Status};
@@ -34,13 +36,11 @@ use prost_types::FieldMask;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use tokio::sync::{Mutex, Semaphore};
 
 /// The snapshotter of every container.
 pub const SNAPSHOTTER: &str = "overlayfs";
-/// A lease that was not ended expires after this time (RFC 3339 in the label).
-const LEASE_HOURS: i64 = 12;
 /// Most layers of one image, the limit of overlayfs mounts with room to spare.
 const MAX_LAYERS: usize = 127;
 /// Most images that are pulled from one registry at the same time; fewer where these would be
@@ -343,6 +343,8 @@ impl Images {
         Origin { source, reader }: Origin<'_>,
         pull: Pull<'_>,
     ) -> Result<(), Error> {
+        // Before it is looked for: a blob that is skipped is in no other lease.
+        self.hold(Kept::Blob, &part.digest, pull.lease).await?;
         let labels = self.content.labels(&part.digest).await?;
         let labels = labels.unwrap_or_default();
         if access::was_sent(&labels, reader) {
@@ -354,28 +356,6 @@ impl Images {
         }
         let sent = access::only(reader).into_iter().collect();
         self.content.label(&part.digest, sent).await
-    }
-
-    async fn lease(&self) -> Result<String, Error> {
-        let expires = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(LEASE_HOURS);
-        let labels = HashMap::from([(
-            "containerd.io/gc.expire".to_owned(),
-            expires.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-        )]);
-        let number = self.leases.fetch_add(1, Ordering::Relaxed);
-        let id = format!(
-            "pratique-{}-{number}",
-            jiff::Timestamp::now().as_nanosecond()
-        );
-        let create = CreateRequest {
-            id: id.clone(),
-            labels,
-        };
-        let made = LeasesClient::new(self.channel.clone())
-            .create(request(create))
-            .await;
-        made.map_err(failed(ErrorClass::ImagePull, "take a lease at containerd"))?;
-        Ok(id)
     }
 
     /// Gives an image its name, and says who may run it; labels of an earlier image of this name

@@ -1,16 +1,16 @@
 //! Layers unpacked to snapshots: those of one image one after another, each within a time limit;
 //! several images at the same time.
 
+use super::lease::Kept;
 use super::{Images, Pull, SNAPSHOTTER, bad};
 use crate::content::Descriptor;
 use crate::document::{Configuration, Manifest};
 use agent_containerd::{Error, ErrorClass, failed, leased, request, settled};
+use containerd_client::services::v1::ApplyRequest;
 use containerd_client::services::v1::diff_client::DiffClient;
-use containerd_client::services::v1::leases_client::LeasesClient;
 use containerd_client::services::v1::snapshots::{
     CommitSnapshotRequest, PrepareSnapshotRequest, RemoveSnapshotRequest, StatSnapshotRequest,
 };
-use containerd_client::services::v1::{AddResourceRequest, ApplyRequest, Resource};
 use containerd_client::tonic::{Code, Status};
 use containerd_client::types::Mount;
 use sha2::{Digest, Sha256};
@@ -45,7 +45,7 @@ impl Images {
             let name = chain_id(&parent, diff);
             let turn = self.unpacking.of(&name, Mutex::default);
             let _turn = turn.lock().await;
-            self.hold(&name, lease).await?;
+            self.hold(Kept::Snapshot, &name, lease).await?;
             let labels = self.content.labels(&layer.digest).await?;
             let is_seen = labels.is_some_and(|labels| labels.get(UNPACKS_TO) == Some(diff));
             if !is_seen || !self.has_snapshot(&name).await? {
@@ -60,24 +60,6 @@ impl Images {
         self.content
             .label(&manifest.config.digest, vec![(label, parent)])
             .await
-    }
-
-    /// Adds a snapshot, which the pull of another image may have made, to this pull's lease: it
-    /// stays if that pull is given up.
-    async fn hold(&self, snapshot: &str, lease: &str) -> Result<(), Error> {
-        let resource = Resource {
-            id: snapshot.to_owned(),
-            r#type: format!("snapshots/{SNAPSHOTTER}"),
-        };
-        let add = AddResourceRequest {
-            id: lease.to_owned(),
-            resource: Some(resource),
-        };
-        let held = LeasesClient::new(self.channel.clone())
-            .add_resource(request(add))
-            .await;
-        let doing = format!("keep snapshot {snapshot}");
-        held.map(drop).map_err(failed(ErrorClass::ImagePull, doing))
     }
 
     /// Unpacks a layer into a snapshot over its parent, and names the snapshot once its files are
