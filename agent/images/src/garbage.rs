@@ -2,6 +2,7 @@
 //! removes them.
 
 use crate::image::Image;
+use agent_containerd::{Error, ErrorClass};
 use config_kube::written::binary_size;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -52,40 +53,86 @@ impl ImageUses {
     }
 }
 
-/// The first of the images whose removal frees so many bytes.
-pub fn surplus<'a>(unused: &[&'a Image], mut excess: u64) -> Vec<&'a Image> {
-    let mut chosen = Vec::new();
-    for image in unused {
-        if excess == 0 {
-            break;
-        }
-        excess = excess.saturating_sub(image.size.max(1));
-        chosen.push(*image);
-    }
-    chosen
-}
-
-/// What a sweep has done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a sweep has done so far. One image after another is removed until it is done.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Swept {
     /// Images that were removed.
     pub images: usize,
     /// Their bytes.
     pub freed: u64,
-    /// The bytes that were to be freed.
-    pub wanted: u64,
+    /// The bytes that are to be freed; `None`: as many as can be.
+    wanted: Option<u64>,
     /// Bytes of the disk.
-    pub size: u64,
+    size: u64,
     /// Bytes of it that were free before.
-    pub free: u64,
+    free: u64,
+    /// Images that could not be removed, and why the first of them.
+    failed: usize,
+    first: Option<String>,
+    /// The engine was not reached.
+    lost: bool,
 }
 
 impl Swept {
+    /// A sweep that has not removed anything yet, on a disk of `size` bytes of which `free` are
+    /// free. `wanted`: the bytes to free; `None` for as many as can be.
+    pub fn begin(wanted: Option<u64>, size: u64, free: u64) -> Self {
+        Self {
+            images: 0,
+            freed: 0,
+            wanted,
+            size,
+            free,
+            failed: 0,
+            first: None,
+            lost: false,
+        }
+    }
+
+    /// Whether enough was freed, or the engine is away, so that all others would fail too.
+    pub fn is_done(&self) -> bool {
+        self.lost || self.wanted.is_some_and(|wanted| self.freed >= wanted)
+    }
+
+    /// Takes note of the removal of an image. After one that failed the sweep goes on with the
+    /// others (upstream's rule).
+    pub fn note(&mut self, image: &Image, removed: &Result<(), Error>) {
+        match removed {
+            Ok(()) => {
+                self.images += 1;
+                self.freed = self.freed.saturating_add(image.size);
+            }
+            Err(error) => {
+                self.failed += 1;
+                self.first.get_or_insert_with(|| error.chain());
+                self.lost = error.class == ErrorClass::Unavailable;
+            }
+        }
+    }
+
+    /// What went wrong if an image could not be removed, in upstream's words.
+    pub fn failure(&self) -> Option<String> {
+        let first = self.first.as_ref()?;
+        let wanted = self
+            .wanted
+            .map(|wanted| format!("wanted to free {wanted} bytes, but "))
+            .unwrap_or_default();
+        let others = match self.failed {
+            0 | 1 => String::new(),
+            failed => format!(" (and {} more)", failed - 1),
+        };
+        Some(format!(
+            "{wanted}freed {} bytes space with errors in image deletion: {first}{others}",
+            self.freed
+        ))
+    }
+
     /// The warning for a sweep that freed less than it was to, in upstream's words.
     pub fn lack(&self) -> Option<String> {
         let Self { size, free, .. } = *self;
         let percent = 100 - u128::from(free) * 100 / u128::from(size.max(1));
-        (self.freed < self.wanted).then(|| {
+        let is_short = self.wanted.is_some_and(|wanted| self.freed < wanted);
+        is_short.then(|| {
             format!(
                 "Insufficient free disk space on the node's image filesystem ({percent}% of {} used). Failed to free sufficient space by deleting unused images (freed {} bytes). Investigate disk usage, as it could be used by active images, logs, volumes, or other data.",
                 binary_size(size),
@@ -127,16 +174,36 @@ mod tests {
     #[test]
     fn a_disk_that_is_full_of_other_things_is_reported() {
         let swept = |freed| Swept {
-            images: 1,
             freed,
-            wanted: 1000,
-            size: 107_374_182_400,
-            free: 10_737_418_240,
+            ..Swept::begin(Some(1000), 107_374_182_400, 10_737_418_240)
         };
         assert_eq!(swept(1000).lack(), None);
         assert_eq!(
             swept(7).lack().unwrap(),
             "Insufficient free disk space on the node's image filesystem (90% of 100.0 GiB used). Failed to free sufficient space by deleting unused images (freed 7 bytes). Investigate disk usage, as it could be used by active images, logs, volumes, or other data."
         );
+    }
+
+    #[test]
+    fn a_sweep_counts_what_it_could_not_remove_and_ends_early_only_without_an_engine() {
+        let failed = |class| Err(Error::new(class, "remove image a"));
+        let mut swept = Swept::begin(Some(100), 1000, 0);
+        swept.note(&image("a", 100), &failed(ErrorClass::ImagePull));
+        assert!(!swept.is_done(), "the others may do");
+        swept.note(&image("b", 100), &Ok(()));
+        assert!(swept.is_done() && swept.images == 1);
+        let text =
+            "wanted to free 100 bytes, but freed 100 bytes space with errors in image deletion: ";
+        let failure = swept.failure();
+        assert_eq!(failure.unwrap(), format!("{text}remove image a"));
+        let mut swept = Swept::begin(None, 1000, 0);
+        for class in [ErrorClass::ImagePull, ErrorClass::Unavailable] {
+            assert!(!swept.is_done());
+            swept.note(&image("a", 100), &failed(class));
+        }
+        assert!(swept.is_done());
+        let failure = swept.failure().unwrap();
+        let text = "freed 0 bytes space with errors in image deletion: remove image a (and 1 more)";
+        assert_eq!(failure, text);
     }
 }

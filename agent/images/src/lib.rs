@@ -37,7 +37,7 @@ mod zstd;
 
 pub use archive::import;
 pub use credential::{Credential, Secret};
-pub use garbage::{ImageUses, MIN_IMAGE_AGE, Swept, surplus};
+pub use garbage::{ImageUses, MIN_IMAGE_AGE, Swept};
 pub use image::{Image, ImageDefaults, PullPolicy};
 pub use images::{ImageSpace, Images, PULLS_OF_A_REGISTRY, Ready, SNAPSHOTTER};
 pub use keyring::{Keyring, KeyringError, PullSecret};

@@ -1,7 +1,7 @@
 //! Removes unused images when the disk fills up.
 
 use crate::shared::Shared;
-use agent_images::{Swept, surplus};
+use agent_images::Swept;
 use agent_runtime::{Container, Error, Image};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodSpec};
 use std::collections::BTreeSet;
@@ -41,16 +41,17 @@ pub(crate) async fn collect(shared: Arc<Shared>) {
 async fn relieve(shared: &Shared) -> Result<(), String> {
     let swept = sweep(shared, Goal::Marks).await;
     let swept = swept.map_err(|error| error.chain())?;
+    swept.failure().map_or(Ok(()), Err)?;
     swept.lack().map_or(Ok(()), |lack| {
         shared.warn("FreeDiskSpaceFailed", &lack);
         Err(lack)
     })
 }
 
-/// Removes unused images, except those fetched recently.
+/// Removes unused images, except those fetched recently; the result says which could not be.
 ///
 /// # Errors
-/// containerd cannot list or delete images.
+/// containerd cannot list images or containers.
 pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<Swept, Error> {
     let mut uses = shared.images.lock().await;
     let images = shared.runtime.images().await?;
@@ -59,34 +60,24 @@ pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<Swept, Error> {
     let in_use = |image: &Image| taken.contains(&image.id()) || shown.contains(&image.name);
     let unused = uses.unused(&images, in_use, Instant::now());
     let space = shared.facts.space();
-    let (chosen, wanted) = match goal {
-        Goal::Marks => {
-            let wanted = shared
-                .config
-                .thresholds
-                .images
-                .excess(space.size, space.free);
-            (surplus(&unused, wanted), wanted)
+    let marks = &shared.config.thresholds.images;
+    let wanted = (goal == Goal::Marks).then(|| marks.excess(space.size, space.free));
+    let mut swept = Swept::begin(wanted, space.size, space.free);
+    for image in unused {
+        if swept.is_done() {
+            break;
         }
-        Goal::All => (unused, 0),
-    };
-    let mut freed = 0_u64;
-    for image in &chosen {
-        shared.runtime.remove_image(&image.name).await?;
-        tracing::info!(
-            image = image.name,
-            size = image.size,
-            "unused image removed to free disk space"
-        );
-        freed = freed.saturating_add(image.size);
+        let removed = shared.runtime.remove_image(&image.name).await;
+        swept.note(image, &removed);
+        if removed.is_ok() {
+            tracing::info!(
+                image = image.name,
+                size = image.size,
+                "unused image removed to free disk space"
+            );
+        }
     }
-    Ok(Swept {
-        images: chosen.len(),
-        freed,
-        wanted,
-        size: space.size,
-        free: space.free,
-    })
+    Ok(swept)
 }
 
 /// The ids of the images of containers: by the engine's names, not the pod's, as a name without a
@@ -138,6 +129,8 @@ mod tests {
     use super::*;
     use crate::kubelet::tests::{shared, with_host_port};
     use crate::shared::tests::handle;
+    use crate::worker::tests::with_own_engine;
+    use agent_images::MIN_IMAGE_AGE;
     use agent_pressure::{ImageMarks, Thresholds};
     use agent_resources::Disk;
     use agent_runtime::{ContainerState, PodRef};
@@ -212,23 +205,53 @@ mod tests {
         assert_eq!(shown, ["registry.example/a"]);
     }
 
+    /// The images that a sweep removes of these.
+    fn removed<'a>(unused: &[&'a Image], wanted: u64) -> Vec<&'a str> {
+        let mut swept = Swept::begin(Some(wanted), 1000, 0);
+        let mut removed = Vec::new();
+        for image in unused {
+            if swept.is_done() {
+                break;
+            }
+            swept.note(image, &Ok(()));
+            removed.push(image.name.as_str());
+        }
+        removed
+    }
+
     #[test]
     fn a_disk_with_room_loses_nothing() {
         let (a, b) = (image("a", 100), image("b", 100));
         let marks = Thresholds::default().images;
-        assert!(surplus(&[&a, &b], excess(full(84), marks)).is_empty());
+        assert!(removed(&[&a, &b], excess(full(84), marks)).is_empty());
         let never = excess(full(100), Thresholds::none().images);
-        assert!(surplus(&[&a, &b], never).is_empty());
+        assert!(removed(&[&a, &b], never).is_empty());
     }
 
     #[test]
     fn as_many_images_are_removed_as_needed_and_no_more() {
         let (a, b, c) = (image("a", 60), image("b", 60), image("c", 60));
         let marks = Thresholds::default().images;
-        let names: Vec<&str> = surplus(&[&a, &b, &c], excess(full(90), marks))
-            .iter()
-            .map(|image| image.name.as_str())
-            .collect();
+        let names = removed(&[&a, &b, &c], excess(full(90), marks));
         assert_eq!(names, ["a", "b"]);
+    }
+
+    #[tokio::test]
+    async fn an_image_that_cannot_be_removed_keeps_no_other_from_being_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (shared, engine) = with_own_engine(shared(dir.path()));
+        let images = vec![image("a-held", 1), image("b", 1)];
+        engine.has_images(images.clone());
+        let earlier = Instant::now().checked_sub(MIN_IMAGE_AGE).unwrap();
+        let mut uses = shared.images.lock().await;
+        assert!(uses.unused(&images, |_| false, earlier).is_empty());
+        drop(uses);
+        let swept = sweep(&shared, Goal::All).await.unwrap();
+        assert_eq!(
+            (swept.images, engine.images()),
+            (1, vec![image("a-held", 1)])
+        );
+        let failure = swept.failure().unwrap();
+        assert!(failure.contains("remove image a-held"), "{failure}");
     }
 }

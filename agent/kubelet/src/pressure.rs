@@ -76,8 +76,14 @@ async fn pass(shared: &Arc<Shared>) -> Result<(), Error> {
     let text = format!("Attempting to reclaim {}", signal.resource());
     shared.warn("EvictionThresholdMet", &text);
     // The next measurement shows how much that has freed.
-    if signal.is_of_disk() && garbage::sweep(shared, Goal::All).await?.images > 0 {
-        return Ok(());
+    if signal.is_of_disk() {
+        let swept = garbage::sweep(shared, Goal::All).await?;
+        if let Some(fault) = swept.failure() {
+            tracing::warn!(error = fault, "unused images not removed");
+        }
+        if swept.images > 0 {
+            return Ok(());
+        }
     }
     if !is_listed {
         return Ok(());

@@ -43,6 +43,8 @@ pub(crate) struct EngineState {
     /// The containers that were emptied, and whether it fails to do that and to remove one.
     emptied: Mutex<Vec<String>>,
     fails: AtomicBool,
+    /// Its images; those whose names end in `-held` can't be removed.
+    images: Mutex<Vec<Image>>,
     /// What tells of changes.
     news: OnceLock<broadcast::Sender<Change>>,
 }
@@ -55,6 +57,14 @@ impl EngineState {
     /// Sends news; false if nobody listens.
     pub(crate) fn tell(&self, change: Change) -> bool {
         self.news().send(change).is_ok()
+    }
+
+    pub(crate) fn has_images(&self, images: Vec<Image>) {
+        *self.images.lock().unwrap() = images;
+    }
+
+    pub(crate) fn images(&self) -> Vec<Image> {
+        self.images.lock().unwrap().clone()
     }
 
     fn emptied(&self) -> Vec<String> {
@@ -161,7 +171,7 @@ impl Runtime for Fetching {
     }
 
     fn images(&self) -> Pending<'_, Vec<Image>> {
-        Box::pin(std::future::ready(Ok(Vec::new())))
+        Box::pin(std::future::ready(Ok(self.state.images())))
     }
 
     fn image_space(&self) -> Pending<'_, ImageSpace> {
@@ -173,7 +183,15 @@ impl Runtime for Fetching {
     }
 
     fn remove_image<'a>(&'a self, name: &'a str) -> Pending<'a, ()> {
-        self.other.remove_image(name)
+        let removed = if name.ends_with("-held") {
+            let text = format!("remove image {name}");
+            Err(Error::new(ErrorClass::ImagePull, text))
+        } else {
+            let mut images = self.state.images.lock().unwrap();
+            images.retain(|image| image.name != name);
+            Ok(())
+        };
+        Box::pin(std::future::ready(removed))
     }
 
     fn changes(&self) -> broadcast::Receiver<Change> {
