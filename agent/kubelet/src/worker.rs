@@ -112,7 +112,9 @@ pub(crate) struct Worker {
     set_up: SetUp,
     fetches: Fetches,
     starts: Starts,
+    /// When the volumes were last updated, and how often in a row that has failed.
     refreshed: Instant,
+    refresh_failures: u32,
     /// When this task started.
     begun: Instant,
     /// The labels and annotations that its volumes show.
@@ -187,6 +189,7 @@ impl Worker {
             fetches: Fetches::default(),
             starts,
             refreshed: Instant::now(),
+            refresh_failures: 0,
             begun: Instant::now(),
             shown: None,
             limited: false,
@@ -335,6 +338,10 @@ impl Worker {
                 tracing::warn!(pod = self.pod.name, error = %error.chain(), "cannot remove the pod's sandbox; trying again");
                 Next::Wait(Some(later(now, RETRY)))
             }
+        };
+        let next = match self.refresh_failures {
+            0 => next,
+            _ => next.at_latest(later(Timestamp::now(), self.refresh_pause())),
         };
         // Also if the sandbox could not be removed, or the removal of the pod has to wait.
         if matches!(next, Next::Done) || Box::pin(self.release(seen)).await {

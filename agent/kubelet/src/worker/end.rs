@@ -2,10 +2,9 @@
 //! machine: most of them when it has ended, the rest when it is deleted.
 
 use super::evict::Record;
-use super::volumes::SetUp;
+use super::volumes::{SetUp, after_failures};
 use super::{Next, RETRY, Worker};
 use crate::cleanup::{self, Remains};
-use crate::config::RESYNC;
 use crate::names::pod_path;
 use agent_api::send;
 use agent_pods::{is_replaced, later};
@@ -139,11 +138,9 @@ impl Worker {
         released
     }
 
-    /// How long a release that failed waits: 2 s, doubled with each failure in a row, and at most
-    /// as long as between two steps.
+    /// How long a release that failed waits.
     pub(super) fn release_pause(&self) -> Duration {
-        let doublings = self.release_failures.saturating_sub(1).min(5);
-        RETRY.saturating_mul(1 << doublings).min(RESYNC)
+        after_failures(self.release_failures)
     }
 
     /// Whether no container of the pod runs or will ever run again: the master knows its final

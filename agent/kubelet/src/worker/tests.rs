@@ -21,7 +21,7 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, mpsc};
+use std::sync::{Mutex, OnceLock};
 use tests_support::containers::container;
 use tokio::sync::broadcast;
 use tokio::time::Instant as Moment;
@@ -226,29 +226,6 @@ pub(super) fn worker_of(shared: &Arc<Shared>, pod: &Arc<Pod>) -> Worker {
     Worker::new(shared.clone(), reference, version, TaskState::default())
 }
 
-/// A master that blocks the calling thread at a request for a token, as the set-up of volumes does.
-#[derive(Debug)]
-struct Holding {
-    asked: mpsc::Sender<()>,
-    answer: Mutex<mpsc::Receiver<()>>,
-}
-
-impl Api for Holding {
-    fn call(&self, _call: Call) -> Answer<'_, Bytes> {
-        Box::pin(async {
-            self.asked.send(()).unwrap();
-            self.answer.lock().unwrap().recv().unwrap();
-            let status = json!({"token": "secret", "expirationTimestamp": "2100-01-01T00:00:00Z"});
-            let token = json!({"metadata": {}, "spec": {"audiences": []}, "status": status});
-            Ok(token.to_string().into())
-        })
-    }
-
-    fn watch(&self, _path: String) -> Answer<'_, Lines> {
-        Box::pin(std::future::pending())
-    }
-}
-
 impl Scene {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -301,50 +278,6 @@ async fn volumes_that_failed_are_tried_again_when_what_they_show_has_changed() {
     scene.step().await;
     assert!(scene.asked().is_some());
     assert_eq!(scene.worker.notes.unmounted, None);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn volumes_that_are_still_being_made_at_a_pod_s_end_are_gone_with_it() {
-    // The held folder is a tmpfs.
-    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let (answer, held) = mpsc::channel();
-    let (asked, is_asked) = mpsc::channel();
-    let master = Holding {
-        asked,
-        answer: Mutex::new(held),
-    };
-    let shared = shared_of(dir.path(), Vec::new(), Arc::new(master));
-    let (shared, _engine) = with_own_engine(shared);
-    let token = json!([{"serviceAccountToken": {"path": "token"}}]);
-    let volumes = json!([{"name": "t", "projected": {"sources": token}},
-        {"name": "e", "emptyDir": {}}]);
-    let pod = json!({
-        "metadata": {"namespace": "n", "name": "p", "uid": "u"},
-        "spec": {"hostNetwork": true, "containers": [{"name": "a"}], "volumes": volumes},
-    });
-    let pod: Arc<Pod> = Arc::new(serde_json::from_value(pod).unwrap());
-    let mut worker = worker_of(&shared, &pod);
-
-    assert!(worker.has_volumes(&pod).await.is_none(), "they are made");
-    let asked = tokio::task::spawn_blocking(move || is_asked.recv());
-    asked.await.unwrap().unwrap();
-    worker.set_up.keep(std::iter::empty());
-    let machine = worker.shared.config.machine.clone();
-    let news = worker.news.clone();
-    {
-        let mut finish = Box::pin(worker.finish(None, &[]));
-        let early = timeout(Duration::from_millis(500), &mut finish).await;
-        answer.send(()).unwrap();
-        let next = match early {
-            Ok(next) => next,
-            Err(_waits) => finish.await,
-        };
-        assert!(matches!(next, Next::Done));
-    }
-    news.notified().await;
-    for left in [machine.pod_dir("u"), machine.held_dir("u")] {
-        assert!(!left.exists(), "{}", left.display());
-    }
 }
 
 /// A master that has every config map and secret, and takes every status, unless it is away.
