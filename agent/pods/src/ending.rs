@@ -3,7 +3,7 @@
 //! All hooks begin at once, as upstream's do. A container gets its stop signal when its hook has
 //! ended and its turn has come: a sidecar waits for everything that was started after it. When the
 //! grace period is over, all that still run get the signal. Between signal and kill a container has
-//! at least [`LEAST`], even where hooks and turns took the whole grace period.
+//! at least [`LEAST`], even where hooks and turns took the whole grace period, or it is zero.
 
 use crate::backoff::{between, later};
 use crate::containers::{all, find};
@@ -17,9 +17,13 @@ use std::time::Duration;
 /// The default grace period (upstream's).
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
-/// The least time between the signal to end and the kill, unless there is no grace at all
-/// (upstream's).
+/// The least time between the signal to end and the kill (upstream's
+/// `minimumGracePeriodInSeconds`).
 pub(crate) const LEAST: Duration = Duration::from_secs(2);
+
+/// The shortest grace period of a pod that ends, also of one that is deleted with zero: a hook may
+/// begin in it (upstream's).
+pub(crate) const SHORTEST: Duration = Duration::from_secs(1);
 
 /// The grace period of the pod's containers: that of its deletion, else that of its spec.
 pub fn grace(pod: &Pod) -> Duration {
@@ -66,6 +70,8 @@ pub struct Ending<'a> {
 /// The plan for containers whose pod is no longer wanted.
 pub fn plan_orphan(ending: Ending<'_>) -> Plan {
     let mut plan = Plan::default();
+    let grace = ending.grace.max(SHORTEST);
+    let ending = Ending { grace, ..ending };
     if ending.stop_all(&mut plan) {
         plan.actions.push(Action::Finish);
     }
@@ -100,11 +106,6 @@ impl Ending<'_> {
     /// Plans the next step of one container's end. `turn`: nothing that was started after it runs.
     pub(crate) fn stop_one(self, container: &Seen, turn: bool, plan: &mut Plan) {
         let id = container.id.clone();
-        // Without a grace period there is no time for a hook or a signal.
-        if self.grace.is_zero() {
-            plan.actions.push(Action::Kill { id });
-            return;
-        }
         let asked = self.notes.asked.get(&id).copied();
         let hook = self.notes.pre_stop.get(&id);
         // The grace period counts from the pod's end, also for a container that came to run after
@@ -120,6 +121,7 @@ impl Ending<'_> {
             }
             return;
         }
+        // Never without a grace period: then there is no time for a hook or a turn.
         let in_time = self.now < deadline;
         match hook {
             None if in_time && self.has_hook(container) => {

@@ -15,7 +15,7 @@
 
 use crate::backoff::later;
 use crate::containers::{attempts, ephemeral, initial, kind_of_initial, latest, mains, previous};
-use crate::ending::{Ending, probe_grace};
+use crate::ending::{Ending, SHORTEST, probe_grace};
 use crate::notes::Notes;
 use crate::policy::{RestartPolicy, Triggers, is_replaced, outdated, restart, round, waits};
 use crate::resize::is_resized;
@@ -138,6 +138,11 @@ impl PodFacts<'_> {
             Some(eviction) if is_deleted => eviction.grace.min(own),
             Some(eviction) => eviction.grace,
             None => own,
+        };
+        let grace = if self.ends() {
+            grace.max(SHORTEST)
+        } else {
+            grace
         };
         Ending {
             pod: Some(self.pod),

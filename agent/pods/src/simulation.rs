@@ -121,14 +121,15 @@ impl World {
         }
     }
 
-    /// How long containers may take to end.
+    /// How long containers may take to end; those of a pod that ends have at least a second.
     fn grace(&self) -> Duration {
         let is_deleted = self.pod.metadata.deletion_timestamp.is_some();
-        match &self.notes.evicted {
+        let grace = match &self.notes.evicted {
             Some(eviction) if is_deleted => eviction.grace.min(self.grace),
             Some(eviction) => eviction.grace,
             None => self.grace,
-        }
+        };
+        grace.max(seconds(self.facts().ends().into()))
     }
 
     /// The grace period of the probe that ends this container, where it has one of its own.
@@ -428,7 +429,8 @@ impl World {
     fn check_stop(&self, id: &str) -> Result<(), TestCaseError> {
         let hook = self.notes.pre_stop.get(id);
         let began = self.notes.ending.or(hook.map(|hook| hook.at));
-        let in_time = began.is_none_or(|began| self.now < later(began, self.grace_of(id)));
+        let grace = self.grace_of(id);
+        let in_time = !grace.is_zero() && began.is_none_or(|began| self.now < later(began, grace));
         let seen = self.seen_of(id).unwrap();
         prop_assert!(
             self.runs(&seen.key.container),
@@ -531,10 +533,7 @@ impl World {
                 let asked = self.notes.asked.get(&id);
                 let late = asked.is_some_and(|asked| self.now >= later(*asked, LEAST));
                 let is_old = outdated(&self.pod, &self.seen).any(|seen| seen.id == id);
-                prop_assert!(
-                    self.grace().is_zero() || late || is_old,
-                    "killed without its least time"
-                );
+                prop_assert!(late || is_old, "killed without its least time");
                 self.end(&id, 137);
             }
             Action::Remove { id } => {

@@ -46,7 +46,7 @@ proptest! {
         prop_assert!(debuggers.all(|(_, count)| *count == 1), "a debugger is started once");
         world.fault(Fault::Delete);
         let longest = story.behaviours.iter().map(|one| one.takes).max().unwrap_or_default();
-        let limit = Duration::from_secs(u64::from(story.grace) + u64::from(longest)) + LEAST;
+        let limit = Duration::from_secs(u64::from(story.grace.max(1)) + u64::from(longest)) + LEAST;
         world.live_until(later(world.now, limit))?;
         prop_assert!(world.finished, "a deleted pod is gone after its grace, and what was being started then");
     }
@@ -214,6 +214,33 @@ fn a_hook_before_the_stop_takes_of_the_grace_and_leaves_two_seconds() {
         after(&mut world, 1);
         assert!(world.finished, "{takes}");
     }
+}
+
+#[test]
+fn a_container_without_a_grace_period_is_asked_to_end_and_has_two_seconds() {
+    let mut story = stubborn();
+    story.grace = 0;
+    story.behaviours[0].hook = (600, true);
+    // A pod that ends has a second for its hooks.
+    for (hooked, asked) in [(false, 0), (true, 1)] {
+        story.mains[0].pre_stop = hooked;
+        let mut world = World::new(&story);
+        after(&mut world, 5);
+        world.fault(Fault::Delete);
+        after(&mut world, asked);
+        assert_eq!(world.asked, ["main0"], "{hooked}");
+        after(&mut world, 1);
+        assert!(!world.finished, "{hooked}");
+        after(&mut world, 1);
+        assert!(world.finished, "{hooked}");
+    }
+    story.behaviours[0].dies = Some(5);
+    let mut world = World::new(&story);
+    after(&mut world, 6);
+    assert_eq!(world.asked, ["main0"], "a restart has no time for a hook");
+    assert_eq!(world.starts["main0"], 1);
+    after(&mut world, 1);
+    assert_eq!(world.starts["main0"], 2);
 }
 
 #[test]
