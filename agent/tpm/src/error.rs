@@ -1,5 +1,6 @@
 //! Errors of the TPM.
 
+use crate::worker::QUEUE;
 use std::time::Duration;
 use tss_esapi::constants::response_code::Tss2ResponseCodeKind;
 use tss_esapi::interface_types::resource_handles::Hierarchy;
@@ -159,6 +160,12 @@ pub enum Error {
     /// The TPM's thread has ended.
     #[error("the TPM's thread has ended")]
     Gone,
+    /// The TPM had no room for another request in time.
+    #[error(
+        "the TPM took no further request within {} s, as {} others wait for it: if that lasts, it hangs; power the machine off and on",
+        .0.as_secs(), QUEUE
+    )]
+    Busy(Duration),
     /// The TPM did not answer in time.
     #[error("the TPM did not answer within {} s", .0.as_secs())]
     TimedOut(Duration),

@@ -8,12 +8,16 @@ use crate::seal::{Seal, Sealing};
 use crate::state::{StateSlot, Unlock};
 use crate::{Error, PcrValue};
 use std::collections::BTreeMap;
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::time::Duration;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
-/// Requests that may wait; further callers block until there is room.
-const QUEUE: usize = 32;
+/// Requests that may wait; further callers block until there is room, at most [`ROOM_TIMEOUT`].
+pub(crate) const QUEUE: usize = 32;
+/// Longest wait for room: as long as the request that the TPM works on may take.
+const ROOM_TIMEOUT: Duration = ANSWER_TIMEOUT;
+/// Pause between two looks for room.
+const LOOK: Duration = Duration::from_millis(10);
 /// Longest wait for an answer. Key creation on a slow discrete TPM takes seconds; a self-test, tens
 /// of them.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
@@ -291,11 +295,55 @@ impl Tpm {
             // A caller that timed out is gone, and its answer with it.
             reply.send(request(device)).ok();
         });
-        self.jobs.send(job).map_err(|_closed| Error::Gone)?;
+        enqueue(&self.jobs, job, ROOM_TIMEOUT)?;
         match answer.recv_timeout(ANSWER_TIMEOUT) {
             Ok(outcome) => outcome,
             Err(RecvTimeoutError::Timeout) => Err(Error::TimedOut(ANSWER_TIMEOUT)),
             Err(RecvTimeoutError::Disconnected) => Err(Error::Gone),
         }
+    }
+}
+
+/// Gives a request to the TPM's thread, as soon as fewer than [`QUEUE`] others wait.
+///
+/// # Errors
+/// [`Error::Busy`] where there was no room within `limit`, [`Error::Gone`] without a thread.
+fn enqueue(jobs: &SyncSender<Job>, mut job: Job, limit: Duration) -> Result<(), Error> {
+    let begun = Instant::now();
+    loop {
+        job = match jobs.try_send(job) {
+            Ok(()) => return Ok(()),
+            Err(TrySendError::Disconnected(_)) => return Err(Error::Gone),
+            Err(TrySendError::Full(_)) if begun.elapsed() >= limit => {
+                return Err(Error::Busy(limit));
+            }
+            Err(TrySendError::Full(job)) => job,
+        };
+        std::thread::sleep(LOOK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_waits_for_room_and_for_a_limited_time() {
+        let job = || -> Job { Box::new(|_device: &mut Device| {}) };
+        let (jobs, queue) = sync_channel(1);
+        enqueue(&jobs, job(), Duration::ZERO).unwrap();
+        let error = enqueue(&jobs, job(), LOOK * 2).unwrap_err();
+        assert!(matches!(error, Error::Busy(limit) if limit == LOOK * 2));
+        let error = Error::Busy(ROOM_TIMEOUT).to_string();
+        let text = "the TPM took no further request within 120 s, as 32 others wait for it: if that lasts, it hangs; power the machine off and on";
+        assert_eq!(error, text);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| enqueue(&jobs, job(), Duration::from_secs(60)));
+            assert!(queue.recv().is_ok());
+            waiting.join().unwrap().unwrap();
+        });
+        drop(queue);
+        let error = enqueue(&jobs, job(), ROOM_TIMEOUT).unwrap_err();
+        assert!(matches!(error, Error::Gone));
     }
 }
