@@ -40,11 +40,12 @@ use tokio::time::{Instant, sleep_until};
 use crate::dhcp::Lease;
 pub use crate::error::NetError;
 use crate::link::Netlink;
-use crate::plan::{Link, Setup};
+use crate::plan::Setup;
 
-/// How often interfaces are looked for until all are there.
+/// How often interfaces are looked for until all are there, and the resolver's file is tried again.
 const SCAN: Duration = Duration::from_millis(500);
-/// How often further cards are looked for on a machine that has what it needs.
+/// How often a machine that has what it needs looks for further cards, and for interfaces that were
+/// removed and came back.
 const RESCAN: Duration = Duration::from_secs(30);
 /// Lease changes on their way; each driver waits for room.
 const CHANGES: usize = 16;
@@ -106,6 +107,7 @@ pub async fn run(task: Task, status: watch::Sender<Status>) -> Result<Infallible
         netlink,
         setups: BTreeMap::new(),
         leases: BTreeMap::new(),
+        unwritten: false,
     };
     // Both arms only end in an error; whichever is dropped holds nothing half-done but an
     // unanswered request.
@@ -121,6 +123,8 @@ struct Keeper {
     netlink: Netlink,
     setups: BTreeMap<u32, Setup>,
     leases: BTreeMap<u32, Lease>,
+    /// Whether the resolver's file is still to be written, as that failed.
+    unwritten: bool,
 }
 
 impl Keeper {
@@ -133,19 +137,20 @@ impl Keeper {
             // Cancel-safe: the time, a received change and a driver's end are each taken whole or
             // not at all, and the drivers stay in their set.
             tokio::select! {
-                () = sleep_until(next_scan), if !self.complete() => {
-                    for setup in self.scan().await? {
+                () = sleep_until(next_scan) => {
+                    for setup in self.scan().await {
                         if setup.dhcp {
                             let drive = driver::drive(setup.link.clone(), self.task.host_name.clone(), sender.clone());
                             drivers.push(drive.boxed());
                         }
                     }
                     self.publish();
-                    next_scan = Instant::now() + if self.status.borrow().ready { RESCAN } else { SCAN };
+                    next_scan = Instant::now() + self.pause();
                 }
                 Some(Change { index, lease }) = changes.recv() => {
                     self.change(index, lease).await;
                     self.publish();
+                    next_scan = next_scan.min(Instant::now() + self.pause());
                 }
                 Some(()) = drivers.next(), if !drivers.is_empty() => {}
             }
@@ -159,19 +164,35 @@ impl Keeper {
             && self.setups.len() >= self.task.network.interfaces.len()
     }
 
-    /// Looks for interfaces that are not set up yet, and sets them up.
-    async fn scan(&mut self) -> Result<Vec<Setup>, NetError> {
-        let links = self.netlink.links().await?;
+    /// How long to wait before the next look.
+    fn pause(&self) -> Duration {
+        let has_all = self.complete() || self.status.borrow().ready;
+        if has_all && !self.unwritten {
+            RESCAN
+        } else {
+            SCAN
+        }
+    }
+
+    /// Looks for interfaces that are not set up yet, and sets them up. One that was removed and
+    /// came back has another index.
+    async fn scan(&mut self) -> Vec<Setup> {
+        let links = match self.netlink.links().await {
+            Ok(links) => links,
+            Err(error) => {
+                tracing::warn!(
+                    error = chain(&error),
+                    "cannot list interfaces; trying again"
+                );
+                return Vec::new();
+            }
+        };
         self.setups
             .retain(|index, _| links.iter().any(|link| link.index == *index));
         self.leases
             .retain(|index, _| links.iter().any(|link| link.index == *index));
-        let new: Vec<Link> = links
-            .into_iter()
-            .filter(|link| !self.setups.contains_key(&link.index))
-            .collect();
         let mut done = Vec::new();
-        for setup in plan::setups(&self.task.network, &new) {
+        for setup in plan::missing(&self.task.network, links, &self.setups) {
             match self.netlink.set_up(&setup).await {
                 Ok(()) => {
                     tracing::info!(
@@ -192,7 +213,7 @@ impl Keeper {
                 }
             }
         }
-        Ok(done)
+        done
     }
 
     async fn change(&mut self, index: u32, lease: Option<Lease>) {
@@ -216,14 +237,23 @@ impl Keeper {
         self.leases.insert(index, lease);
     }
 
-    fn publish(&self) {
+    fn publish(&mut self) {
         let status = self.status_now();
         let text = resolver::file(&status.nameservers);
-        if *self.status.borrow() == status {
+        let is_new = *self.status.borrow() != status;
+        if !is_new && !self.unwritten {
             return;
         }
-        if let Err(error) = resolver::write(&self.task.resolver_file, &text) {
-            tracing::warn!(error = chain(&error), "cannot write resolv.conf");
+        let written = resolver::write(&self.task.resolver_file, &text);
+        self.unwritten = written.is_err();
+        if !is_new {
+            return;
+        }
+        if let Err(error) = written {
+            tracing::warn!(
+                error = chain(&error),
+                "cannot write resolv.conf; trying again"
+            );
         }
         self.status.send_replace(status);
     }

@@ -1,5 +1,6 @@
 //! Plans which interfaces are set up, and with which addresses (pure).
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use config_model::format::Cidr;
@@ -61,6 +62,16 @@ pub fn setups(network: &Network, links: &[Link]) -> Vec<Setup> {
     network.interfaces.iter().filter_map(setup).collect()
 }
 
+/// The set-ups that are still to be made, where those of `made` are (by their links' indexes). An
+/// interface that is set up is preferred to a later one with its hardware address, such as a
+/// bridge over it.
+pub fn missing(network: &Network, mut links: Vec<Link>, made: &BTreeMap<u32, Setup>) -> Vec<Setup> {
+    links.sort_by_key(|link| !made.contains_key(&link.index));
+    let mut all = setups(network, &links);
+    all.retain(|setup| !made.contains_key(&setup.link.index));
+    all
+}
+
 fn is_meant(selector: &Selector, link: &Link) -> bool {
     match selector {
         Selector::Name(name) => name.as_str() == link.name,
@@ -75,8 +86,9 @@ pub fn mac_text(mac: [u8; 6]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Link, setups};
+    use super::{Link, missing, setups};
     use config_model::network::{Interface, Network, Selector};
+    use std::collections::BTreeMap;
 
     fn link(index: u32, name: &str, is_card: bool) -> Link {
         Link {
@@ -133,5 +145,29 @@ mod tests {
             .map(|setup| setup.link.name)
             .collect();
         assert_eq!(names, ["eth1", "eth0"]);
+    }
+
+    #[test]
+    fn an_interface_that_came_back_is_missing_and_a_bridge_with_its_hardware_address_is_not() {
+        let by_mac = "02:00:00:00:00:02".parse().expect("an address");
+        let network = Network {
+            interfaces: vec![wanted(Selector::Mac(by_mac))],
+            ..Network::default()
+        };
+        let card = link(2, "eth0", true);
+        let bridge = Link {
+            index: 1,
+            name: "bridge".to_owned(),
+            is_card: false,
+            ..card.clone()
+        };
+        let first = missing(&network, vec![card.clone()], &BTreeMap::new());
+        assert_eq!(first.len(), 1);
+        let made = first.into_iter().map(|setup| (setup.link.index, setup));
+        let made: BTreeMap<_, _> = made.collect();
+        assert!(missing(&network, vec![bridge, card.clone()], &made).is_empty());
+        let back = Link { index: 7, ..card };
+        let again = missing(&network, vec![back.clone()], &made);
+        assert_eq!(again.first().map(|setup| &setup.link), Some(&back));
     }
 }

@@ -79,9 +79,13 @@ fn network(addresses: &[&str], dhcp: bool) -> Network {
     }
 }
 
-/// Runs the room until it says that it is ready.
-async fn until_ready(network: Network, resolver_file: &Path) -> Status {
-    let (sender, mut status) = watch::channel(Status::default());
+/// Runs the room beside a story, which gets its status, until that ends.
+async fn beside<T, F: Future<Output = T>>(
+    network: Network,
+    resolver_file: &Path,
+    story: impl FnOnce(watch::Receiver<Status>) -> F,
+) -> T {
+    let (sender, status) = watch::channel(Status::default());
     let task = Task {
         network,
         host_name: Some("worker-1".to_owned()),
@@ -89,8 +93,17 @@ async fn until_ready(network: Network, resolver_file: &Path) -> Status {
     };
     tokio::select! {
         error = run(task, sender) => panic_with(&error.unwrap_err()),
-        ready = status.wait_for(|status| status.ready) => ready.unwrap().clone(),
+        told = story(status) => told,
     }
+}
+
+/// Runs the room until it says that it is ready.
+async fn until_ready(network: Network, resolver_file: &Path) -> Status {
+    let story = |mut status: watch::Receiver<Status>| async move {
+        let ready = status.wait_for(|status| status.ready).await.unwrap();
+        ready.clone()
+    };
+    beside(network, resolver_file, story).await
 }
 
 fn panic_with(error: &agent_net::NetError) -> ! {
@@ -162,5 +175,58 @@ fn a_lease_comes_from_a_real_exchange() {
             .connect("198.51.100.1:9")
             .await
             .expect("there is a default route");
+    });
+}
+
+#[test]
+fn a_named_interface_that_was_removed_and_comes_back_is_set_up_again() {
+    in_namespace(|| async {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("resolv.conf");
+        let story = |mut status: watch::Receiver<Status>| async move {
+            status.wait_for(|status| status.ready).await.unwrap();
+            // From now on the clock jumps to the next look as soon as all wait.
+            tokio::time::pause();
+            let (connection, handle, _) = rtnetlink::new_connection().unwrap();
+            let connection = tokio::spawn(connection);
+            let mut found = handle.link().get().match_name("inside").execute();
+            let index = found.try_next().await.unwrap().unwrap().header.index;
+            handle.link().del(index).execute().await.unwrap();
+            status.wait_for(|status| !status.ready).await.unwrap();
+            let pair = LinkVeth::new("inside", "outside").build();
+            handle.link().add(pair).execute().await.unwrap();
+            let ready = status.wait_for(|status| status.ready).await.unwrap();
+            assert_eq!(ready.addresses.len(), 1);
+            connection.abort();
+        };
+        beside(network(&["203.0.113.7/24"], false), &file, story).await;
+        UdpSocket::bind("203.0.113.7:0")
+            .await
+            .expect("the address is the machine's");
+    });
+}
+
+#[test]
+fn a_resolver_s_file_that_could_not_be_written_is_written_once_it_can_be() {
+    in_namespace(|| async {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("later");
+        let file = folder.join("resolv.conf");
+        let story = |mut status: watch::Receiver<Status>| {
+            let (folder, file) = (folder.clone(), file.clone());
+            async move {
+                status.wait_for(|status| status.ready).await.unwrap();
+                assert!(!file.exists());
+                std::fs::create_dir(folder).unwrap();
+                while !file.exists() {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            }
+        };
+        beside(network(&["203.0.113.7/24"], false), &file, story).await;
+        assert_eq!(
+            std::fs::read_to_string(file).unwrap(),
+            "nameserver 198.51.100.53\n"
+        );
     });
 }
