@@ -70,7 +70,7 @@ impl From<ProbeFault> for String {
 /// How an action went.
 type Outcome = Result<(), ProbeFault>;
 
-/// What an event may warn of though a probe passed.
+/// What an event may warn of though a probe or hook passed.
 pub type Warning = String;
 
 impl Target {
@@ -128,17 +128,22 @@ impl Target {
     ///
     /// # Errors
     /// Why it failed; not for events, because a hook's output may be secret.
-    pub async fn hook(&self, hook: &LifecycleHandler, limit: Duration) -> Result<(), String> {
+    pub async fn hook(
+        &self,
+        hook: &LifecycleHandler,
+        limit: Duration,
+    ) -> Result<Option<Warning>, String> {
         if let Some(exec) = &hook.exec {
             let command = exec.command.as_deref().unwrap_or_default();
-            self.run(command, limit).await.map_err(String::from)
+            self.run(command, limit).await?;
+            Ok(None)
         } else if let Some(get) = &hook.http_get {
             let asked = timeout(limit, self.get_by_hook(get)).await;
-            asked.map_err(|_elapsed| late(limit))?.map(drop)
+            asked.map_err(|_elapsed| late(limit))?
         } else if let Some(sleep) = &hook.sleep {
             let seconds = u64::try_from(sleep.seconds).unwrap_or_default();
             tokio::time::sleep(Duration::from_secs(seconds).min(limit)).await;
-            Ok(())
+            Ok(None)
         } else {
             Err("invalid handler: it is none of exec, httpGet and sleep".to_owned())
         }
@@ -170,14 +175,25 @@ impl Target {
     }
 
     /// A hook follows redirects as a probe does. One over HTTPS whose server does not speak TLS is
-    /// sent in the clear, without its credentials (upstream's rule: hooks once ignored the scheme).
-    async fn get_by_hook(&self, get: &HTTPGetAction) -> Result<Answer, String> {
-        let asked = http::follow(get, self.asked(get)?, HOOK_AGENT).await;
-        let Err(Failure::InTheClear(_)) = asked else {
-            return Ok(asked?);
+    /// sent in the clear, without its credentials, and a warning says so (upstream's rule and
+    /// words: hooks once ignored the scheme).
+    async fn get_by_hook(&self, get: &HTTPGetAction) -> Result<Option<Warning>, String> {
+        let place = self.asked(get)?;
+        let server = address(&place.host, place.port);
+        let why = match http::follow(get, place, HOOK_AGENT).await {
+            Ok(_answer) => return Ok(None),
+            Err(Failure::InTheClear(why)) => why,
+            Err(Failure::Other(why)) => return Err(why),
         };
         let get = http::in_the_clear(get);
-        Ok(http::follow(&get, self.asked(&get)?, HOOK_AGENT).await?)
+        let again = http::follow(&get, self.asked(&get)?, HOOK_AGENT).await;
+        if again.is_err() {
+            return Err(why);
+        }
+        let words = "got HTTP response, retry with HTTP succeeded";
+        Ok(Some(format!(
+            "request to HTTPS lifecycle hook at {server} {words}"
+        )))
     }
 
     async fn connect(&self, tcp: &TCPSocketAction, limit: Duration) -> Outcome {
@@ -339,13 +355,40 @@ mod tests {
         let hook = serde_json::from_value(hook).unwrap();
         let here = target(Some(Ipv4Addr::LOCALHOST.into()));
         let done = here.hook(&hook, Duration::from_secs(60)).await;
-        assert_eq!(done, Ok(()), "an answer is enough, whatever its status");
+        assert_eq!(done, Ok(None), "an answer is enough, whatever its status");
         // Where the hook stopped at the first answer, nobody asks again.
         let asked = timeout(Duration::from_secs(5), serving).await;
         assert_eq!(
             asked.unwrap().unwrap(),
             ["GET /drain HTTP/1.1", "GET /drained HTTP/1.1"]
         );
+    }
+
+    #[tokio::test]
+    async fn a_hook_over_tls_that_was_sent_in_the_clear_warns_of_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let serving = tokio::spawn(async move {
+            // What the server takes the handshake for is no request.
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.readable().await.unwrap();
+            drop(stream.try_read(&mut [0; 4096]));
+            stream.write_all(b"HTTP/1.1 400 It\r\n\r\n").await.unwrap();
+            drop(stream);
+            let (mut stream, _) = listener.accept().await.unwrap();
+            request_line(&mut stream).await;
+            let answer = b"HTTP/1.1 204 It\r\n\r\n";
+            stream.write_all(answer).await.unwrap();
+        });
+        let hook = json!({"httpGet": {"scheme": "HTTPS", "port": port}});
+        let hook = serde_json::from_value(hook).unwrap();
+        let here = target(Some(Ipv4Addr::LOCALHOST.into()));
+        let done = here.hook(&hook, Duration::from_secs(60)).await;
+        let words = format!(
+            "request to HTTPS lifecycle hook at 127.0.0.1:{port} got HTTP response, retry with HTTP succeeded"
+        );
+        assert_eq!(done, Ok(Some(words)));
+        serving.await.unwrap();
     }
 
     #[tokio::test]

@@ -5,7 +5,7 @@
 
 use crate::reached;
 use agent_api::events::Recorder;
-use agent_handlers::Target;
+use agent_handlers::{Target, Warning};
 use agent_pods::{Begun, HookProgress, Notes, find};
 use agent_runtime::{Container as Seen, ContainerState, Runtime};
 use config_kube::k8s_openapi::api::core::v1::{LifecycleHandler, Pod};
@@ -79,7 +79,10 @@ impl Hooks {
         let course = self.course.clone();
         let task = tokio::spawn(async move {
             let progress = match target.hook(&hook, LONGEST).await {
-                Ok(()) => HookProgress::Done,
+                Ok(warning) => {
+                    warn(&events, &pod, warning);
+                    HookProgress::Done
+                }
                 Err(error) => {
                     tracing::debug!(container = target.id, error, "postStart hook failed");
                     // Without its output: what a hook prints may be secret (upstream's rule).
@@ -118,12 +121,15 @@ impl Hooks {
         let key = id.clone();
         let task = tokio::spawn(async move {
             if let Some((target, hook)) = found {
-                let done = tokio::time::timeout(limit, target.hook(&hook, limit)).await;
-                if let Ok(Err(error)) = done {
-                    tracing::debug!(container = id, error, "preStop hook failed");
-                    let words = "PreStopHook failed";
-                    let events = events.of(&pod, &target.container.name);
-                    events.warning("FailedPreStopHook", words);
+                match tokio::time::timeout(limit, target.hook(&hook, limit)).await {
+                    Err(_elapsed) => {}
+                    Ok(Ok(warning)) => warn(&events, &pod, warning),
+                    Ok(Err(error)) => {
+                        tracing::debug!(container = id, error, "preStop hook failed");
+                        let words = "PreStopHook failed";
+                        let events = events.of(&pod, &target.container.name);
+                        events.warning("FailedPreStopHook", words);
+                    }
                 }
             }
             if let Some(entry) = lock(&course).pre_stop.get_mut(&id) {
@@ -161,6 +167,13 @@ impl Drop for Hooks {
     fn drop(&mut self) {
         keep(&mut self.after_start, |_| false);
         keep(&mut self.before_stop, |_| false);
+    }
+}
+
+/// Records what a hook that has passed warns of.
+fn warn(events: &Recorder, pod: &Pod, warning: Option<Warning>) {
+    if let Some(warning) = warning {
+        events.warning(pod, "LifecycleHTTPFallback", warning);
     }
 }
 
