@@ -69,9 +69,10 @@ impl Containerd {
             .await;
         let mut events = events.map_err(fail())?.into_inner();
         while let Some(event) = events.message().await.map_err(fail())? {
-            if let Some(id) = self.noted(&event).await {
-                let pod = self.record_of(&id).await;
-                self.tell(pod.map_or(Change::All, Change::Pod));
+            if let Some(id) = self.noted(&event).await
+                && let Some(change) = self.change_of(&id).await
+            {
+                self.tell(change);
             }
         }
         Ok(())

@@ -2,10 +2,10 @@
 //! is recorded.
 
 use super::Containerd;
-use crate::labels::{self, End, Record};
+use crate::labels::{self, End, Labels, Record};
 use crate::log::Fifos;
 use crate::memory;
-use crate::model::{Container, ContainerState, ExitCause};
+use crate::model::{Change, Container, ContainerState, ExitCause};
 use crate::signals::signal_name;
 use agent_containerd::{CALL_LIMIT, Error, ErrorClass, failed, is_absent, request, unlimited};
 use agent_images::SNAPSHOTTER;
@@ -246,13 +246,20 @@ impl Containerd {
             .and_then(|stored| Record::read(&stored.labels)))
     }
 
-    /// The uid of the pod that a container belongs to, if it is a pod's and still exists.
-    pub(crate) async fn record_of(&self, id: &str) -> Option<String> {
-        self.stored(id)
-            .await
-            .ok()
-            .flatten()
-            .map(|record| record.key.pod.uid)
+    /// The news in an event of a container: its pod's, also for the process that holds a pod's PID
+    /// namespace. None for a container that is no pod's, and for one that is gone: the task of its
+    /// pod has removed it.
+    pub(crate) async fn change_of(&self, id: &str) -> Option<Change> {
+        let get = GetContainerRequest { id: id.to_owned() };
+        let result = self.containers().get(request(get)).await;
+        if is_absent(&result) {
+            return None;
+        }
+        let Ok(found) = result else {
+            // It may be any pod's.
+            return Some(Change::All);
+        };
+        change_by(&found.into_inner().container?.labels)
     }
 
     pub(super) async fn task(&self, id: &str) -> Result<Option<Process>, Error> {
@@ -290,4 +297,34 @@ impl Containerd {
 /// A time of containerd's messages.
 fn instant(time: prost_types::Timestamp) -> Option<Timestamp> {
     Timestamp::new(time.seconds, time.nanos).ok()
+}
+
+/// The news of the pod that a container's labels name.
+fn change_by(labels: &Labels) -> Option<Change> {
+    labels.get(labels::POD_UID).cloned().map(Change::Pod)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::empty_engine::empty_engine;
+
+    #[tokio::test]
+    async fn the_end_of_a_container_wakes_its_own_pod_and_no_other() {
+        // As the process that holds a pod's PID namespace has them.
+        let labels = Labels::from([(labels::POD_UID.to_owned(), "u".to_owned())]);
+        assert_eq!(change_by(&labels), Some(Change::Pod("u".to_owned())));
+        assert_eq!(change_by(&Labels::new()), None, "it is no pod's");
+        let dir = tempfile::tempdir().unwrap();
+        let (engine, serving) = empty_engine(dir.path(), |_request| std::future::ready(()));
+        assert_eq!(engine.change_of("gone").await, None);
+        serving.abort();
+        let nowhere = dir.path().join("none");
+        std::fs::create_dir(&nowhere).unwrap();
+        let (engine, serving) = empty_engine(&nowhere, |_request| std::future::ready(()));
+        serving.abort();
+        drop(serving.await);
+        let change = engine.change_of("unknown").await;
+        assert_eq!(change, Some(Change::All), "it may be any pod's");
+    }
 }
