@@ -144,21 +144,12 @@ impl Reporter {
         {
             return Ok(ready);
         }
-        let mut change = json!({"status": status});
-        for name in withdrawn(&live, &status) {
-            change["status"]["allocatable"][name] = Value::Null;
-        }
-        // The merge key of addresses is their type, of which a node has several: the list is
-        // replaced as a whole.
-        if let Some(addresses) = change["status"]["addresses"].as_array_mut() {
-            addresses.push(json!({"$patch": "replace"}));
-        }
         send(
             &*shared.api,
             Method::PATCH,
             format!("{}/status", path(&shared)),
             STRATEGIC_MERGE,
-            &change,
+            &patch(&live, &status),
         )
         .await?;
         if self.written.is_none() {
@@ -334,6 +325,27 @@ fn withdrawn<'a>(live: &'a NodeStatus, status: &NodeStatus) -> Vec<&'a str> {
     names
         .filter(|name| is_extended(name) && !kept(name))
         .collect()
+}
+
+/// The status as a patch. It leaves out extended resources that the Node has already: a count that
+/// somebody else has changed since `live` was read stays.
+fn patch(live: &NodeStatus, status: &NodeStatus) -> Value {
+    let mut change = json!({"status": status});
+    let had = json!({"capacity": live.capacity, "allocatable": live.allocatable});
+    for list in ["capacity", "allocatable"] {
+        if let Some(amounts) = change["status"][list].as_object_mut() {
+            amounts.retain(|name, amount| !is_extended(name) || had[list][name] != *amount);
+        }
+    }
+    for name in withdrawn(live, status) {
+        change["status"]["allocatable"][name] = Value::Null;
+    }
+    // The merge key of addresses is their type, of which a node has several: the list is replaced
+    // as a whole.
+    if let Some(addresses) = change["status"]["addresses"].as_array_mut() {
+        addresses.push(json!({"$patch": "replace"}));
+    }
+    change
 }
 
 /// Whether the Node still has what was written: others may write its status, too, and a wrong
@@ -613,6 +625,20 @@ mod tests {
         advertise(&live, &mut status);
         assert_eq!(withdrawn(&live, &status), ["example.com/chip"]);
         assert!(!holds(&live, &status));
+    }
+
+    #[test]
+    fn a_count_that_somebody_changes_meanwhile_is_not_written_over() {
+        let chips = [("example.com/chip".to_owned(), Quantity("5".to_owned()))];
+        let (mut live, mut status) = (own(), own());
+        live.capacity.as_mut().unwrap().extend(chips.clone());
+        advertise(&live, &mut status);
+        let first = patch(&live, &status);
+        assert_eq!(first["status"]["capacity"], json!({"cpu": "4"}));
+        assert_eq!(first["status"]["allocatable"]["example.com/chip"], "5");
+        live.allocatable.as_mut().unwrap().extend(chips);
+        let second = patch(&live, &status);
+        assert_eq!(second["status"]["allocatable"], json!({"cpu": "3500m"}));
     }
 
     #[test]
