@@ -139,8 +139,31 @@ pub async fn name_namespaces(world: &View<World>, view: &View) {
             let names = || Some(all.keys().cloned().collect());
             view.change(differs, |known| known.namespaces = names());
         }
+        // The next change would copy the whole world if it were still in use here.
+        drop(now);
         if changes.changed().await.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_list_of_namespaces_holds_no_world_while_it_waits() {
+        let (world, view) = (View::<World>::default(), View::default());
+        world.change(|_| true, |world| world.namespaces = Some(BTreeMap::new()));
+        let waits = name_namespaces(&world, &view);
+        tokio::pin!(waits);
+        tokio::select! {
+            biased;
+            () = &mut waits => unreachable!("the view is still there"),
+            () = std::future::ready(()) => {}
+        }
+        assert!(view.now().namespaces.is_some());
+        let now = world.now();
+        assert_eq!(Arc::strong_count(&now), 2, "the view's, and this one");
     }
 }
