@@ -476,6 +476,26 @@ fn sets_that_are_made_anew_after_many_changes_are_those_of_a_fresh_start() {
 }
 
 #[test]
+fn a_namespace_that_pods_elsewhere_close_and_open_again_has_the_rules_of_a_fresh_start() {
+    let own = pods(&["shop", "flood"]);
+    let rule = Rule {
+        peers: (0..1000).map(everywhere).collect(),
+        ports: Vec::new(),
+    };
+    let mut planner = Planner::new(Family::V4);
+    for (elsewhere, is_closed) in [(2000, false), (8000, true), (8001, true), (1999, false)] {
+        let world = flooded(rule.clone(), elsewhere);
+        let table = planner.table(&world, &own).unwrap();
+        assert_eq!(table, fresh(Family::V4, &world, &own), "{elsewhere}");
+        assert_eq!(
+            table.chains.contains_key("closed"),
+            is_closed,
+            "{elsewhere}"
+        );
+    }
+}
+
+#[test]
 fn a_policy_with_longer_lists_than_the_api_takes_closes_its_namespace() {
     let closed = Policy {
         left_out: true,

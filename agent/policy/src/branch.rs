@@ -187,6 +187,8 @@ impl Ends {
 /// A policy's chain for one side of pods that have these of its named ports.
 #[derive(Debug)]
 pub(crate) struct Branch {
+    side: Side,
+    ports: Vec<NamedPort>,
     pub(crate) name: Arc<str>,
     pub(crate) rules: Arc<Rules>,
     /// In the order of the rules that look them up, so that those with the same peers are adjacent.
@@ -216,16 +218,11 @@ impl Content {
 }
 
 impl Branch {
-    /// The name of a policy's chain for one side, for pods that have these of its named ports.
-    pub(crate) fn name_of(key: &Key, side: Side, ports: &[NamedPort]) -> Arc<str> {
-        named("policy", &(key, side, ports))
-    }
-
-    /// Writes the chain `name` with a policy's `rules` for this side; `ends` has their peers, in
-    /// order.
+    /// Writes the chain of the policy of this key, with its `rules` for this side; `ends` has their
+    /// peers, in order.
     pub(crate) fn new(
         family: Family,
-        name: Arc<str>,
+        key: &Key,
         rules: &[Rule],
         ends: &[Ends],
         side: Side,
@@ -236,10 +233,17 @@ impl Branch {
             writer.rule(rule, ends);
         }
         Self {
-            name,
+            side,
+            ports: ports.to_vec(),
+            name: named("policy", &(key, side, ports)),
             rules: Arc::new(writer.written),
             sets: writer.sets,
         }
+    }
+
+    /// Whether it is the policy's chain for one side, for pods that have these of its named ports.
+    pub(crate) fn is_for(&self, side: Side, ports: &[NamedPort]) -> bool {
+        self.side == side && self.ports == ports
     }
 }
 

@@ -3,6 +3,8 @@
 
 use super::tests::{Own, fresh, world};
 use super::*;
+use crate::model::Policy;
+use agent_proxy::Key;
 use agent_sys::namespace::{Kind, in_new};
 use agent_sys::netlink::dump::Held;
 use agent_sys::netlink::filter::{AddressRange, Change, Step, Value, Verdict};
@@ -193,6 +195,71 @@ proptest! {
             held = wanted;
         }
     }
+}
+
+/// A policy of a namespace for its pods, from some pods of all namespaces to a port.
+fn policy(namespace: &str, port: u16) -> (Key, Arc<Policy>) {
+    let object = serde_json::json!({
+        "metadata": {"namespace": namespace, "name": "p"},
+        "spec": {"podSelector": {}, "ingress": [{
+            "from": [{"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "web"}}}],
+            "ports": [{"port": port}],
+        }]},
+    });
+    let (key, policy) = Policy::keyed(serde_json::from_value(object).unwrap());
+    (key, Arc::new(policy.unwrap()))
+}
+
+fn pod(namespace: &str, app: &str, address: IpAddr) -> Arc<Pod> {
+    Arc::new(Pod {
+        namespace: namespace.to_owned(),
+        labels: [("app".to_owned(), app.to_owned())].into(),
+        addresses: vec![address],
+        ports: Vec::new(),
+    })
+}
+
+#[test]
+fn a_changed_policy_or_pod_leaves_the_rules_of_other_namespaces_untouched() {
+    let names = ["m", "n"];
+    let own: Own = names
+        .into_iter()
+        .zip(1..)
+        .map(|(name, last)| {
+            let at = IpAddr::from([10, 1, 0, last]);
+            (at, pod(name, "db", at))
+        })
+        .collect();
+    let away = IpAddr::from([10, 1, 1, 1]);
+    let mut world = World {
+        pods: Some([("away".to_owned(), pod("m", "db", away))].into()),
+        namespaces: Some(names.map(|name| (name.to_owned(), Arc::default())).into()),
+        policies: Some(names.map(|name| policy(name, 80)).into()),
+    };
+    let mut planner = Planner::new(Family::V4);
+    let first = planner.table(&world, &own).unwrap();
+    let (key, changed) = policy("m", 81);
+    world.policies.get_or_insert_default().insert(key, changed);
+    let second = planner.table(&world, &own).unwrap();
+    let anew = |before: &Table, after: &Table| {
+        let chains = after.chains.iter();
+        let anew = chains.filter(|(name, rules)| {
+            let held = before.chains.get(*name);
+            held.is_none_or(|held| !Arc::ptr_eq(held, rules))
+        });
+        anew.count()
+    };
+    assert_eq!(anew(&first, &second), 2, "the policy's, and its pod's");
+    let labelled = pod("m", "web", away);
+    world.pods = Some([("away".to_owned(), labelled)].into());
+    let third = planner.table(&world, &own).unwrap();
+    assert_eq!(anew(&second, &third), 0);
+    assert_eq!(
+        table::difference(&second, &third).len(),
+        2,
+        "a key of each set"
+    );
+    assert_eq!(third, fresh(Family::V4, &world, &own));
 }
 
 /// The kernel's tables in a network namespace of its own, after these states were applied one after

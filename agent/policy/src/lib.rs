@@ -22,6 +22,7 @@ mod keeper;
 pub mod model;
 mod name;
 mod part;
+mod places;
 mod plan;
 mod pods;
 mod table;

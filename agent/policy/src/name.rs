@@ -10,8 +10,8 @@ pub(crate) fn named(kind: &str, content: &impl Hash) -> Arc<str> {
     let mut digester = Digester(Sha256::new());
     content.hash(&mut digester);
     let digest: [u8; 32] = digester.0.finalize().into();
-    let digits = digest.iter().take(16).map(|byte| format!("{byte:02x}"));
-    format!("{kind}-{}", digits.collect::<String>()).into()
+    let bits = digest.first_chunk().copied().map_or(0, u128::from_be_bytes);
+    format!("{kind}-{bits:032x}").into()
 }
 
 /// SHA-256 of what values write to a [`Hasher`]. Derived `Hash` writes lengths and variants, too,

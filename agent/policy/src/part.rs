@@ -2,7 +2,7 @@
 
 use crate::branch::{Content, Made, Side};
 use crate::budget::{MAX_EFFORT, of_chain};
-use crate::model::Policy;
+use crate::model::{Pod, Policy};
 use crate::pods::Counted;
 use crate::table::{Rules, Set, Table};
 use agent_proxy::Key;
@@ -15,25 +15,42 @@ use std::sync::Arc;
 /// The chain of pods whose namespace exceeds its share: it drops everything.
 const CLOSED: &str = "closed";
 
-/// One namespace's part of the table.
+/// A set that chains look up.
+#[derive(Debug)]
+pub(crate) struct Lookup {
+    pub(crate) name: Arc<str>,
+    pub(crate) content: Content,
+    /// `None` before it is computed.
+    pub(crate) set: Option<Arc<Set>>,
+}
+
+/// One namespace's part of the table. While it stays open, it is kept for the next tables: with the
+/// same policies and pods of this node only its sets change.
 #[derive(Debug, Default)]
 pub(crate) struct Part {
+    /// This node's pods in the namespace, and the policies there, from which it was computed.
+    pub(crate) pods: Vec<(IpAddr, Arc<Pod>)>,
+    pub(crate) policies: Vec<(Key, Arc<Policy>)>,
     pub(crate) made: BTreeMap<Key, Made>,
     /// The sets that chains look up, in the order of their rules, and their names.
-    pub(crate) asked: Vec<(Arc<str>, Content)>,
+    pub(crate) lookups: Vec<Lookup>,
     pub(crate) names: BTreeSet<Arc<str>>,
     /// The comparisons for the peers of the last of these sets.
     pub(crate) counted: Option<Counted>,
-    pub(crate) sets: BTreeMap<Arc<str>, Arc<Set>>,
+    /// Whether the sets are those of the present pods.
+    pub(crate) is_filled: bool,
     pub(crate) chains: BTreeMap<Arc<str>, Arc<Rules>>,
     pub(crate) ingress: BTreeMap<IpAddr, Arc<str>>,
     pub(crate) egress: BTreeMap<IpAddr, Arc<str>>,
-    /// Bytes of the kernel's message that sets and chains take, at most.
+    /// Bytes of the kernel's message that sets and chains take, at most, and those of sets alone.
     pub(crate) bytes: usize,
+    pub(crate) set_bytes: usize,
     /// Most bytes that it may take; beyond that, nothing more is added.
     pub(crate) limit: usize,
     /// Comparisons to compute it anew; beyond [`MAX_EFFORT`] no more are made.
     pub(crate) effort: usize,
+    /// Those of them that find the pods of sets: they depend on the pods of the whole cluster.
+    pub(crate) finding: usize,
     /// Whether it was not determined which pods its policies select: that takes too many
     /// comparisons.
     pub(crate) unselected: bool,
@@ -43,6 +60,9 @@ pub(crate) struct Part {
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) table: Table,
+    /// Namespaces that are not closed.
+    pub(crate) parts: BTreeMap<String, Part>,
+    /// Chains and sets of closed namespaces.
     pub(crate) made: BTreeMap<Key, Made>,
     pub(crate) sets: BTreeMap<Arc<str>, Arc<Set>>,
     /// Namespaces whose pods are closed, and the bytes that their policies take, at least.
@@ -59,6 +79,40 @@ pub(crate) fn drops() -> Vec<Step> {
 }
 
 impl Part {
+    /// Whether it was computed from these pods and policies.
+    pub(crate) fn is_of(
+        &self,
+        pods: &[(IpAddr, &Arc<Pod>)],
+        policies: &[(&Key, &Arc<Policy>)],
+    ) -> bool {
+        let mut pairs = self.pods.iter().zip(pods);
+        let mut rules = self.policies.iter().zip(policies);
+        self.pods.len() == pods.len()
+            && self.policies.len() == policies.len()
+            && pairs.all(|((at, pod), (other, now))| at == other && pod == *now)
+            && rules.all(|((key, policy), (other, now))| key == *other && policy == *now)
+    }
+
+    /// Begins the next table with what is kept: its sets are still those of earlier pods.
+    pub(crate) fn reopen(&mut self, limit: usize) {
+        self.limit = limit;
+        self.bytes -= self.set_bytes;
+        self.set_bytes = 0;
+        self.is_filled = false;
+    }
+
+    /// Replaces the comparisons that find the pods of its sets.
+    pub(crate) fn set_finding(&mut self, finding: usize) {
+        self.effort = (self.effort - self.finding).saturating_add(finding);
+        self.finding = finding;
+    }
+
+    /// The sets that are computed, by name.
+    pub(crate) fn sets(&self) -> impl Iterator<Item = (Arc<str>, Arc<Set>)> {
+        let all = self.lookups.iter();
+        all.filter_map(|one| Some((Arc::clone(&one.name), Arc::clone(one.set.as_ref()?))))
+    }
+
     pub(crate) fn is_over(&self) -> bool {
         self.bytes > self.limit || self.effort > MAX_EFFORT
     }
@@ -85,8 +139,10 @@ impl Plan {
         };
         if self.kept.saturating_add(part.bytes) <= whole {
             self.kept += part.bytes;
+            if part.is_filled {
+                self.sets.extend(part.sets());
+            }
             self.made.extend(part.made);
-            self.sets.extend(part.sets);
         }
         if part.unselected {
             self.unselected.insert(namespace.clone());
@@ -94,13 +150,19 @@ impl Plan {
         self.closed.insert(namespace, part.bytes);
     }
 
-    /// Puts a namespace's part into the table.
-    pub(crate) fn open(&mut self, part: Part) {
-        self.made.extend(part.made);
-        self.table.sets.extend(part.sets);
-        self.table.chains.extend(part.chains);
-        self.table.ingress.extend(part.ingress);
-        self.table.egress.extend(part.egress);
+    /// Puts the parts of open namespaces into the table, all at once: that takes less time than
+    /// one after the other.
+    pub(crate) fn open(&mut self, parts: BTreeMap<String, Part>) {
+        let chains = parts.values().flat_map(|part| &part.chains);
+        let chains = chains.map(|(name, rules)| (Arc::clone(name), Arc::clone(rules)));
+        self.table.chains = chains.collect();
+        self.table.sets = parts.values().flat_map(Part::sets).collect();
+        let ingress = parts.values().flat_map(|part| &part.ingress);
+        let egress = parts.values().flat_map(|part| &part.egress);
+        let copied = |(at, name): (&IpAddr, &Arc<str>)| (*at, Arc::clone(name));
+        self.table.ingress = ingress.map(copied).collect();
+        self.table.egress = egress.map(copied).collect();
+        self.parts = parts;
     }
 }
 

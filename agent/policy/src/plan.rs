@@ -14,13 +14,17 @@
 //! share it. A policy's chain is named after the policy, and a set after what selects its
 //! addresses: if a policy changes, the rules of its chain are replaced, and if a pod is added or
 //! removed, only elements of sets change.
+//!
+//! The table is computed by namespace. One whose policies and pods of this node are those of the
+//! last table keeps its chains; in its sets, only the addresses of changed pods are looked at.
 
 use crate::branch::{Asked, Branch, Made, Side};
 use crate::budget::{Budget, MAX_EFFORT, of_set};
 use crate::model::{Labels, NamedPort, Pod, Policy, World};
 use crate::name::named;
-use crate::part::{Part, Plan, drops};
-use crate::pods::{PodAddresses, PodIndex, Selected, places};
+use crate::part::{Lookup, Part, Plan, drops};
+use crate::places::Places;
+use crate::pods::{PodIndex, Selected};
 use crate::table::{Rules, Set, Table};
 use agent_proxy::Key;
 use agent_sys::netlink::Family;
@@ -39,9 +43,12 @@ const WRITING: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Planner {
     family: Family,
-    made: BTreeMap<Key, Made>,
-    places: PodAddresses,
+    places: Places,
     namespaces: BTreeMap<String, Arc<Labels>>,
+    /// The parts of namespaces that are not closed.
+    parts: BTreeMap<String, Part>,
+    /// Chains and sets of the others.
+    made: BTreeMap<Key, Made>,
     sets: BTreeMap<Arc<str>, Arc<Set>>,
     /// Namespaces whose policies exceed their share.
     closed: BTreeSet<String>,
@@ -52,9 +59,10 @@ impl Planner {
     pub(crate) fn new(family: Family) -> Self {
         Self {
             family,
-            made: BTreeMap::new(),
-            places: PodAddresses::new(),
+            places: Places::new(family),
             namespaces: BTreeMap::new(),
+            parts: BTreeMap::new(),
+            made: BTreeMap::new(),
             sets: BTreeMap::new(),
             closed: BTreeSet::new(),
         }
@@ -70,20 +78,26 @@ impl Planner {
     ) -> Option<Table> {
         let policies = world.policies.as_ref()?;
         let namespaces = world.namespaces.as_ref()?;
-        let places = places(self.family, world.pods.as_ref()?, own);
-        let mut sets = std::mem::take(&mut self.sets);
-        if self.namespaces != *namespaces {
+        let changed = self.places.follow(world.pods.as_ref()?, own);
+        let is_relabelled = self.namespaces != *namespaces;
+        if is_relabelled {
             self.namespaces.clone_from(namespaces);
-            sets.clear();
         }
         let mut maker = Maker {
-            index: PodIndex::new(self.family, &self.places, &places, namespaces),
+            index: PodIndex {
+                places: &self.places,
+                namespaces,
+                changed,
+                is_relabelled,
+            },
             family: self.family,
-            sets,
+            kept: std::mem::take(&mut self.parts),
+            sets: std::mem::take(&mut self.sets),
             before: std::mem::take(&mut self.made),
         };
         let Plan {
             table,
+            parts,
             made,
             sets,
             closed,
@@ -99,8 +113,8 @@ impl Planner {
             }
         }
         self.closed = closed.into_keys().collect();
+        self.parts = parts;
         self.made = made;
-        self.places = places;
         self.sets = sets;
         Some(table)
     }
@@ -108,14 +122,19 @@ impl Planner {
 
 #[cfg(test)]
 impl Planner {
+    fn remembered(&self) -> impl Iterator<Item = &Made> {
+        let open = self.parts.values().flat_map(|part| part.made.values());
+        open.chain(self.made.values())
+    }
+
     /// How many chains of policies it remembers.
     pub(crate) fn branches(&self) -> usize {
-        self.made.values().map(|made| made.branches.len()).sum()
+        self.remembered().map(|made| made.branches.len()).sum()
     }
 
     /// How many sets these chains look up, and how many lists of peers those share.
     pub(crate) fn asked(&self) -> (usize, usize) {
-        let branches = self.made.values().flat_map(|made| &made.branches);
+        let branches = self.remembered().flat_map(|made| &made.branches);
         let sets: Vec<_> = branches.flat_map(|one| &one.sets).collect();
         let peers = sets.iter().filter_map(|(_, content)| content.peers());
         let lists: BTreeSet<_> = peers.map(|peers| peers.list.as_ptr()).collect();
@@ -131,9 +150,11 @@ type Chains = (Option<Arc<str>>, Option<Arc<str>>);
 struct Maker<'a> {
     index: PodIndex<'a>,
     family: Family,
-    /// Sets of the last table that are still right, except for the addresses that have changed.
+    /// The parts of the last table. Those with the same policies and pods are kept.
+    kept: BTreeMap<String, Part>,
+    /// Other sets of the last table; they are still right, except for what has changed.
     sets: BTreeMap<Arc<str>, Arc<Set>>,
-    /// What the last table was computed from; what is still in use moves to its namespace's part.
+    /// Other chains of the last table; those still in use move to their namespace's part.
     before: BTreeMap<Key, Made>,
 }
 
@@ -160,7 +181,7 @@ impl Maker<'_> {
             let own = of_namespace.entry(&policy.namespace).or_default();
             own.push((key, policy));
         }
-        let mut pods: BTreeMap<&str, Vec<(IpAddr, &Pod)>> = BTreeMap::new();
+        let mut pods: BTreeMap<&str, Vec<(IpAddr, &Arc<Pod>)>> = BTreeMap::new();
         let of_family = |address: &IpAddr| Family::of(*address) == self.family;
         for (address, pod) in own.iter().filter(|(address, _)| of_family(address)) {
             let near = pods.entry(&pod.namespace).or_default();
@@ -172,7 +193,7 @@ impl Maker<'_> {
         plan.table.known = own.keys().copied().filter(of_family).collect();
         let mut budget = Budget::new(plan.table.known.len());
         for (namespace, pods) in &pods {
-            let part = self.outline(pods, near(namespace), budget.of_one());
+            let part = self.part(namespace, pods, near(namespace), budget.of_one());
             let (bytes, effort) = (part.bytes, part.effort);
             parts.insert((*namespace).to_owned(), part);
             let strained = budget.strain(namespace, effort);
@@ -191,10 +212,7 @@ impl Maker<'_> {
                 plan.close(namespace, &mut parts, budget.whole());
             }
         }
-        for part in parts.into_values() {
-            plan.open(part);
-        }
-        plan.sets.extend(plan.table.sets.clone());
+        plan.open(parts);
         for namespace in plan.closed.keys() {
             let all = near(namespace);
             for (address, pod) in pods.get(&**namespace).into_iter().flatten() {
@@ -208,10 +226,37 @@ impl Maker<'_> {
         plan
     }
 
+    /// A namespace's part without its sets: the last one if its policies and pods are the same.
+    fn part(
+        &mut self,
+        namespace: &str,
+        pods: &[(IpAddr, &Arc<Pod>)],
+        near: &[(&Key, &Arc<Policy>)],
+        limit: usize,
+    ) -> Part {
+        if let Some(mut part) = self.kept.remove(namespace) {
+            if part.is_of(pods, near) {
+                part.reopen(limit);
+                if !self.index.is_same() {
+                    let contents = part.lookups.iter().map(|one| &one.content);
+                    let finding = self.index.effort_of(namespace, contents);
+                    part.set_finding(finding);
+                }
+                // One that is over its limit is incomplete, so it is not the last one.
+                if !part.is_over() {
+                    return part;
+                }
+            }
+            self.sets.extend(part.sets());
+            self.before.extend(part.made);
+        }
+        self.outline(pods, near, limit)
+    }
+
     /// Computes a namespace's part without its sets. A part that exceeds `limit` is incomplete.
     fn outline(
         &mut self,
-        pods: &[(IpAddr, &Pod)],
+        pods: &[(IpAddr, &Arc<Pod>)],
         near: &[(&Key, &Arc<Policy>)],
         limit: usize,
     ) -> Part {
@@ -250,6 +295,12 @@ impl Maker<'_> {
             let chains = &part.chains;
             made.branches.retain(|one| chains.contains_key(&one.name));
         }
+        let pods = pods.iter();
+        part.pods = pods.map(|(at, pod)| (*at, Arc::clone(pod))).collect();
+        let near = near.iter();
+        part.policies = near
+            .map(|(key, policy)| (Key::clone(key), Arc::clone(policy)))
+            .collect();
         part
     }
 
@@ -308,18 +359,18 @@ impl Maker<'_> {
         let asked = made.asked.entry(side);
         let asked = asked.or_insert_with(|| Asked::of(family, namespace, rules, side));
         let ports = asked.ports_of(pod);
-        let name = Branch::name_of(key, side, &ports);
-        if !part.chains.contains_key(&name) {
+        let mut branches = made.branches.iter();
+        let place = branches.position(|one| one.is_for(side, &ports));
+        let known = place.and_then(|place| made.branches.get(place));
+        if known.is_none_or(|known| !part.chains.contains_key(&known.name)) {
             let writing = asked.entries.saturating_mul(WRITING);
             part.effort = part.effort.saturating_add(writing);
             if part.effort > MAX_EFFORT {
                 return None;
             }
         }
-        let mut branches = made.branches.iter();
-        let place = branches.position(|one| one.name == name);
         let place = place.unwrap_or_else(|| {
-            let branch = Branch::new(family, name, rules, &asked.ends, side, &ports);
+            let branch = Branch::new(family, key, rules, &asked.ends, side, &ports);
             made.branches.push(branch);
             made.branches.len() - 1
         });
@@ -329,7 +380,12 @@ impl Maker<'_> {
                 let counted = &mut part.counted;
                 let effort = self.index.effort(namespace, content, counted);
                 part.effort = part.effort.saturating_add(effort);
-                part.asked.push((Arc::clone(name), content.clone()));
+                part.finding = part.finding.saturating_add(effort);
+                part.lookups.push(Lookup {
+                    name: Arc::clone(name),
+                    content: content.clone(),
+                    set: None,
+                });
             }
         }
         let (name, rules) = (Arc::clone(&branch.name), Arc::clone(&branch.rules));
@@ -340,14 +396,21 @@ impl Maker<'_> {
     /// Computes the sets that a namespace's chains look up, until the part exceeds its limit.
     fn fill(&mut self, part: &mut Part, namespace: &str) {
         let mut selected = Selected::default();
-        for (name, content) in std::mem::take(&mut part.asked) {
+        let mut lookups = std::mem::take(&mut part.lookups);
+        for lookup in &mut lookups {
+            let held = lookup.set.take();
             if part.is_over() {
-                break;
+                continue;
             }
-            let held = self.sets.remove(&name);
-            let set = self.index.set(namespace, &content, held, &mut selected);
-            part.bytes += of_set(&set);
-            part.sets.insert(name, set);
+            let held = held.or_else(|| self.sets.remove(&lookup.name));
+            let content = &lookup.content;
+            let set = self.index.set(namespace, content, held, &mut selected);
+            let bytes = of_set(&set);
+            part.bytes += bytes;
+            part.set_bytes += bytes;
+            lookup.set = Some(set);
         }
+        part.lookups = lookups;
+        part.is_filled = true;
     }
 }

@@ -3,89 +3,30 @@
 
 use crate::branch::{Content, Peers};
 use crate::budget::MAX_EFFORT;
-use crate::model::{Labels, Pod, PolicyPeer, Selector, is_selected};
+use crate::model::{Labels, PolicyPeer, Selector, is_selected};
+use crate::places::{MOST_CHANGED, Near, Places, PodAddress};
 use crate::table::Set;
-use agent_sys::netlink::Family;
-use agent_sys::netlink::filter::AddressRange;
 use agent_sys::netlink::links::octets;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Most addresses with changed pods for which sets are updated address by address; with more, sets
-/// are computed anew.
-const MOST_CHANGED: usize = 64;
 /// Number of places whose marks are read in the time of one comparison.
 const MARKS: usize = 32;
 /// Cost, in comparisons, of finding the places of a range: two searches to count them, and two for
 /// the set.
 const SEARCHING: usize = 64;
 
-/// An address and a pod that has it.
-pub(crate) type PodAddress = (IpAddr, Arc<Pod>);
-/// Sorted by address. Two pods may have one address for a while, as their updates from the master
-/// arrive at different times.
-pub(crate) type PodAddresses = Vec<PodAddress>;
-
-/// All pods with addresses of a family. For this node's own addresses, `own` decides: the node
-/// knows them before the master does.
-pub(crate) fn places(
-    family: Family,
-    pods: &BTreeMap<String, Arc<Pod>>,
-    own: &BTreeMap<IpAddr, Arc<Pod>>,
-) -> PodAddresses {
-    let away = pods.values();
-    let away = away.flat_map(|pod| pod.addresses.iter().map(move |at| (at, pod)));
-    let away = away.filter(|(at, _)| !own.contains_key(at));
-    let all = away.chain(own);
-    let all = all.filter(|(at, _)| Family::of(**at) == family);
-    let mut places: PodAddresses = all.map(|(at, pod)| (*at, Arc::clone(pod))).collect();
-    places.sort_by_key(|(at, _)| *at);
-    places
-}
-
-/// The addresses whose pods differ from before, sorted.
-fn changed(mut before: &[PodAddress], mut after: &[PodAddress]) -> Vec<IpAddr> {
-    let mut all = Vec::new();
-    loop {
-        let both = before.iter().zip(after);
-        let same = both.take_while(|(one, other)| one == other).count();
-        let next = |places: &[PodAddress]| places.get(same).map(|(at, _)| *at);
-        let Some(at) = next(before).into_iter().chain(next(after)).min() else {
-            return all;
-        };
-        all.push(at);
-        before = behind(before, same, at);
-        after = behind(after, same, at);
-    }
-}
-
-/// The places after an address; none of the first `from` is after it.
-fn behind(places: &[PodAddress], from: usize, address: IpAddr) -> &[PodAddress] {
-    let rest = places.get(from..).unwrap_or_default();
-    let count = rest.partition_point(|(at, _)| *at <= address);
-    rest.get(count..).unwrap_or_default()
-}
-
-/// The places of a namespace, and how many named ports their pods have.
-#[derive(Debug, Default)]
-struct Near {
-    places: Vec<usize>,
-    ports: usize,
-}
-
-/// The pods of the cluster, by address and by namespace.
+/// The pods and namespaces of the cluster, and what has changed in them since the last table.
 #[derive(Debug)]
 pub(crate) struct PodIndex<'a> {
-    family: Family,
-    places: &'a [PodAddress],
-    near: HashMap<&'a str, Near>,
-    /// For each place how many named ports those before it have, and at the end how many all have.
-    ports: Vec<usize>,
-    /// The addresses whose pods have changed since the last table.
-    changed: Vec<IpAddr>,
-    namespaces: &'a BTreeMap<String, Arc<Labels>>,
+    pub(crate) places: &'a Places,
+    pub(crate) namespaces: &'a BTreeMap<String, Arc<Labels>>,
+    /// The addresses whose pods may have changed, sorted.
+    pub(crate) changed: Vec<IpAddr>,
+    /// Whether namespaces or their labels have changed: then no set of the last table is right.
+    pub(crate) is_relabelled: bool,
 }
 
 /// The pods that a list of peers selects, kept for the next sets with the same peers.
@@ -132,32 +73,21 @@ fn known<'m>(
         .map_or(&[][..], |found| found.places.as_slice())
 }
 
-impl<'a> PodIndex<'a> {
-    /// Indexes the pods at `places`; `before`: the places when the last table was made.
-    pub(crate) fn new(
-        family: Family,
-        before: &[PodAddress],
-        places: &'a [PodAddress],
-        namespaces: &'a BTreeMap<String, Arc<Labels>>,
-    ) -> Self {
-        let mut near: HashMap<&str, Near> = HashMap::new();
-        let (mut ports, mut before_it) = (Vec::with_capacity(places.len() + 1), 0);
-        for (place, (_, pod)) in places.iter().enumerate() {
-            let own = near.entry(&pod.namespace).or_default();
-            own.places.push(place);
-            own.ports += pod.ports.len();
-            ports.push(before_it);
-            before_it += pod.ports.len();
-        }
-        ports.push(before_it);
-        Self {
-            family,
-            places,
-            near,
-            ports,
-            changed: changed(before, places),
-            namespaces,
-        }
+impl PodIndex<'_> {
+    /// Whether nothing has changed since the last table.
+    pub(crate) fn is_same(&self) -> bool {
+        self.changed.is_empty() && !self.is_relabelled
+    }
+
+    /// Comparisons to compute all these sets anew, one after the other.
+    pub(crate) fn effort_of<'c>(
+        &self,
+        namespace: &str,
+        contents: impl Iterator<Item = &'c Content>,
+    ) -> usize {
+        let mut last = None;
+        let each = contents.map(|content| self.effort(namespace, content, &mut last));
+        each.fold(0, usize::saturating_add)
     }
 
     /// Comparisons to compute a set anew for a policy of this namespace. What is kept of the last
@@ -198,7 +128,7 @@ impl<'a> PodIndex<'a> {
             reading: if peers.list.is_empty() { all } else { 0 },
         };
         for range in peers.ranges() {
-            let there = self.places_in(range);
+            let there = self.places.within(range);
             let finding = SEARCHING.saturating_add(there.len());
             counted.finding = counted.finding.saturating_add(finding);
             counted.reading = counted.reading.saturating_add(self.reading(&there));
@@ -232,20 +162,17 @@ impl<'a> PodIndex<'a> {
 
     /// Comparisons to read each of these places and its named ports once.
     fn reading(&self, places: &Range<usize>) -> usize {
-        let ports_before = |place: usize| self.ports.get(place).copied().unwrap_or_default();
-        let ports = ports_before(places.end).saturating_sub(ports_before(places.start));
-        places.len().saturating_add(ports)
+        places.len().saturating_add(self.places.ports_of(places))
     }
 
     /// The pods of the namespaces that a peer of a policy in this namespace selects.
     fn theirs(&self, own: &str, namespaces: Option<&Selector>) -> Vec<&Near> {
         let Some(selector) = namespaces else {
-            return self.near.get(own).into_iter().collect();
+            return self.places.near(own).into_iter().collect();
         };
         let all = self.namespaces.iter();
         let all = all.filter(|(_, labels)| selector.matches(labels));
-        all.filter_map(|(name, _)| self.near.get(name.as_str()))
-            .collect()
+        all.filter_map(|(name, _)| self.places.near(name)).collect()
     }
 
     /// Computes a set. `held`: the same set in the last table. `selected`: what was found for the
@@ -259,14 +186,18 @@ impl<'a> PodIndex<'a> {
     ) -> Arc<Set> {
         let (peers, length) = match content {
             Content::Ranges(ranges) => return Arc::clone(ranges),
-            Content::Pods(peers) => (peers, self.family.bytes()),
-            Content::NamedPort(peers, ..) => (peers, self.family.bytes() + 8),
+            Content::Pods(peers) => (peers, self.places.family().bytes()),
+            Content::NamedPort(peers, ..) => (peers, self.places.family().bytes() + 8),
         };
-        let held = held.filter(|_| self.changed.len() <= MOST_CHANGED);
+        let is_kept = !self.is_relabelled && self.changed.len() <= MOST_CHANGED;
+        let held = held.filter(|_| is_kept);
         let Some(mut set) = held else {
             let all = known(&mut selected.all, peers, || self.selected(namespace, peers));
             return Arc::new(Set::Keys(length, self.keys(content, all)));
         };
+        if self.changed.is_empty() {
+            return set;
+        }
         let there = known(&mut selected.changed, peers, || {
             self.selected_of_changed(namespace, peers)
         });
@@ -276,7 +207,7 @@ impl<'a> PodIndex<'a> {
             let had = held.range(octets.clone()..);
             let had = had.take_while(|key| key.starts_with(&octets)).cloned();
             let had: BTreeSet<Vec<u8>> = had.collect();
-            let at = self.places_at(*address);
+            let at = self.places.at(*address);
             let from = there.partition_point(|place| *place < at.start);
             let to = there.partition_point(|place| *place < at.end);
             let has = self.keys(content, there.get(from..to).unwrap_or_default());
@@ -290,19 +221,6 @@ impl<'a> PodIndex<'a> {
             }
         }
         set
-    }
-
-    fn places_at(&self, address: IpAddr) -> Range<usize> {
-        self.places_in(&AddressRange {
-            first: address,
-            last: address,
-        })
-    }
-
-    fn places_in(&self, range: &AddressRange) -> Range<usize> {
-        let from = self.places.partition_point(|(at, _)| *at < range.first);
-        let to = self.places.partition_point(|(at, _)| *at <= range.last);
-        from..to
     }
 
     /// The places that one of these peers selects, in order; all places if the list is empty. The
@@ -327,7 +245,7 @@ impl<'a> PodIndex<'a> {
             }
         }
         for range in peers.ranges() {
-            self.places_in(range).for_each(&mut mean);
+            self.places.within(range).for_each(&mut mean);
         }
         let all = marks.into_iter().enumerate();
         all.filter_map(|(place, mark)| mark.then_some(place))
@@ -336,7 +254,7 @@ impl<'a> PodIndex<'a> {
 
     /// Those of them at addresses that have changed.
     fn selected_of_changed(&self, own: &str, peers: &Peers) -> Vec<usize> {
-        let all = self.changed.iter().flat_map(|at| self.places_at(*at));
+        let all = self.changed.iter().flat_map(|at| self.places.at(*at));
         let those = all.filter(|place| {
             let is = |(at, pod): &PodAddress| {
                 let mean = |peer: &PolicyPeer| {

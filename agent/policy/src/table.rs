@@ -137,35 +137,79 @@ pub(crate) fn difference(before: &Table, after: &Table) -> Vec<Change> {
     chains(&before.chains, &after.chains, &mut changes);
     map_entries(INGRESS, &before.ingress, &after.ingress, &mut changes);
     map_entries(EGRESS, &before.egress, &after.egress, &mut changes);
-    let key = |address: &IpAddr| octets(*address);
-    let twice = |address: &IpAddr| octets(*address).repeat(2);
-    for (name, key) in [
-        (KNOWN, &key as &dyn Fn(&IpAddr) -> Vec<u8>),
-        (ITSELF, &twice),
-    ] {
-        let keys = |table: &Table| table.known.iter().map(key).collect::<BTreeSet<_>>();
-        set_elements(&name.into(), &keys(before), &keys(after), &mut changes);
+    if before.known != after.known {
+        known(&before.known, &after.known, &mut changes);
     }
     // Chains that are removed may jump to one another.
-    let gone: Vec<Name> = gone(&before.chains, &after.chains).collect();
+    let gone: Vec<Name> = gone(&before.chains, &after.chains);
     changes.extend(gone.iter().cloned().map(clear));
     changes.extend(
         gone.into_iter()
             .map(|name| Change::RemoveChain { table: TABLE, name }),
     );
     changes.extend(
-        self::gone(&before.sets, &after.sets).map(|name| Change::RemoveSet { table: TABLE, name }),
+        self::gone(&before.sets, &after.sets)
+            .into_iter()
+            .map(|name| Change::RemoveSet { table: TABLE, name }),
     );
     changes
 }
 
-/// Names that only the first has.
-fn gone<'a, T>(
+/// What two maps have under a key; never the same.
+struct Differing<'a, T> {
+    name: &'a Arc<str>,
+    before: Option<&'a T>,
+    after: Option<&'a T>,
+}
+
+/// The entries that differ, in order. One pass over both maps: most entries of a table are those of
+/// the last one, and shared, so that only pointers are compared.
+fn differing<'a, T: PartialEq>(
     before: &'a BTreeMap<Arc<str>, T>,
     after: &'a BTreeMap<Arc<str>, T>,
-) -> impl Iterator<Item = Name> {
-    let names = before.keys().filter(|name| !after.contains_key(*name));
-    names.map(|name| name.to_string().into())
+) -> Vec<Differing<'a, T>> {
+    let (mut before, mut after) = (before.iter().peekable(), after.iter().peekable());
+    let mut all = Vec::new();
+    loop {
+        let held = before.peek().map(|(name, _)| *name);
+        let wanted = after.peek().map(|(name, _)| *name);
+        let Some(name) = held.into_iter().chain(wanted).min() else {
+            return all;
+        };
+        let before = before.next_if(|(own, _)| *own == name);
+        let after = after.next_if(|(own, _)| *own == name);
+        let (before, after) = (
+            before.map(|(_, held)| held),
+            after.map(|(_, wanted)| wanted),
+        );
+        if before != after {
+            all.push(Differing {
+                name,
+                before,
+                after,
+            });
+        }
+    }
+}
+
+/// Names that only the first has.
+fn gone<T: PartialEq>(before: &BTreeMap<Arc<str>, T>, after: &BTreeMap<Arc<str>, T>) -> Vec<Name> {
+    let differ = differing(before, after).into_iter();
+    let gone = differ.filter(|one| one.after.is_none());
+    gone.map(|one| one.name.to_string().into()).collect()
+}
+
+/// Changes the sets of this node's pods.
+fn known(before: &BTreeSet<IpAddr>, after: &BTreeSet<IpAddr>, changes: &mut Vec<Change>) {
+    let key = |address: &IpAddr| octets(*address);
+    let twice = |address: &IpAddr| octets(*address).repeat(2);
+    for (name, key) in [
+        (KNOWN, &key as &dyn Fn(&IpAddr) -> Vec<u8>),
+        (ITSELF, &twice),
+    ] {
+        let keys = |of: &BTreeSet<IpAddr>| of.iter().map(key).collect::<BTreeSet<_>>();
+        set_elements(&name.into(), &keys(before), &keys(after), changes);
+    }
 }
 
 /// Adds sets, and changes the elements of existing ones.
@@ -175,13 +219,10 @@ fn sets(
     changes: &mut Vec<Change>,
 ) {
     let nothing = BTreeSet::new();
-    for (name, wanted) in after {
-        let held = before.get(name);
-        // Sets that are shared are compared by pointer.
-        if held == Some(wanted) {
-            continue;
-        }
-        let name: Name = name.to_string().into();
+    for one in differing(before, after) {
+        let Some(wanted) = one.after else { continue };
+        let held = one.before;
+        let name: Name = one.name.to_string().into();
         match &**wanted {
             Set::Keys(length, keys) => {
                 let held = match held.map(|held| &**held) {
@@ -209,13 +250,12 @@ fn chains(
     after: &BTreeMap<Arc<str>, Arc<Rules>>,
     changes: &mut Vec<Change>,
 ) {
-    let differ = after
-        .iter()
-        .filter(|(name, rules)| before.get(*name) != Some(rules));
+    let differ = differing(before, after).into_iter();
     let differ: Vec<(Name, bool, &Rules)> = differ
-        .map(|(name, rules)| {
-            let is_there = before.contains_key(name);
-            (name.to_string().into(), is_there, &**rules)
+        .filter_map(|one| {
+            let rules = one.after?;
+            let name = one.name.to_string().into();
+            Some((name, one.before.is_some(), &**rules))
         })
         .collect();
     // All chains exist before the rules of one jump to another.
