@@ -17,7 +17,6 @@ mod pod;
 mod policy;
 mod status;
 
-pub use indexes::Indexes;
 pub use plan::{New, Step};
 pub use policy::{Verdict, judge};
 pub use status::{Status, Uncounted, finished};

@@ -218,7 +218,9 @@ impl Work<'_> {
     fn succeeded(&mut self, owned: &Owned) {
         if self.is_indexed() {
             // `completedIndexes` shows that it is counted.
-            self.completed.extend(self.index(&owned.1));
+            if let Some(index) = self.index(&owned.1) {
+                self.completed.insert(index);
+            }
             self.counted.push(PodId::of(&owned.0, &owned.1));
         } else if self.has_room() {
             self.status.uncounted.succeeded.insert(owned.1.uid.clone());
@@ -276,7 +278,7 @@ impl Work<'_> {
         let (completed, failed, leaving) = (&self.completed, &self.failed, self.leaving);
         self.waiting.retain(|index, _| {
             let goes_on =
-                !active.contains(index) && !completed.contains(index) && !failed.contains(index);
+                !active.contains(index) && !completed.contains(*index) && !failed.contains(*index);
             goes_on && !leaving
         });
         let kept = self.waiting.values().map(|(_, pod)| pod.uid.as_str());
@@ -544,8 +546,8 @@ impl Work<'_> {
             sorted.reverse();
             let (needed, spare): (Vec<_>, Vec<_>) = sorted.into_iter().partition(|(_, pod)| {
                 self.index(pod).is_some_and(|index| {
-                    !self.completed.contains(&index)
-                        && !self.failed.contains(&index)
+                    !self.completed.contains(index)
+                        && !self.failed.contains(index)
                         && seen.insert(index)
                 })
             });
@@ -562,7 +564,7 @@ impl Work<'_> {
     /// The first indexes without a pod, with the failures that their new pods record.
     fn pending(&mut self, most: usize) -> Vec<New> {
         let going = self.waits_for_ends();
-        let taken: Indexes = self
+        let taken: BTreeSet<i32> = self
             .pods
             .iter()
             .filter(|(_, pod)| pod.is_active() || (going && pod.is_terminating()))
@@ -570,14 +572,15 @@ impl Work<'_> {
             .collect();
         let followed = self.spec.backoff_limit_per_index.is_some();
         let mut all = Vec::new();
-        for index in 0..self.spec.completions.unwrap_or(0) {
-            if all.len() == most {
-                break;
-            }
-            let none = [&taken, &self.completed, &self.failed]
-                .iter()
-                .all(|known| !known.contains(&index));
-            if !none {
+        let completions = self.spec.completions.unwrap_or(0);
+        let mut next = 0;
+        while next < completions && all.len() < most {
+            let index = next;
+            // Ended indexes are passed an interval at a time: they may be two billion.
+            let ended = [&self.completed, &self.failed];
+            let end = ended.into_iter().find_map(|known| known.end_of(index));
+            next = end.unwrap_or(index).saturating_add(1);
+            if end.is_some() || taken.contains(&index) {
                 continue;
             }
             let last = self.waiting.get(&index).cloned();

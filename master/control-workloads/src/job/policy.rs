@@ -1,6 +1,6 @@
 //! The pod failure policy and the success policy of a Job.
 
-use super::indexes::{Indexes, intervals};
+use super::indexes::{Indexes, intervals, span};
 use crate::workload::pod::OwnedPod;
 use config_kube::k8s_openapi::api::batch::v1::{
     JobSpec, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyRule,
@@ -93,9 +93,8 @@ pub(super) fn is_enough(spec: &JobSpec, succeeded: &Indexes) -> Option<usize> {
         // billion indexes.
         let (mut wanted, mut found) = (0, 0);
         for interval in intervals(list, completions) {
-            let steps = usize::try_from(interval.end() - interval.start()).unwrap_or_default();
-            wanted += steps + 1;
-            found += succeeded.range(interval).count();
+            wanted += span(*interval.start(), *interval.end());
+            found += succeeded.count_in(&interval);
         }
         let least = rule
             .succeeded_count

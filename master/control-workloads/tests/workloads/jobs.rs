@@ -3,7 +3,7 @@
 use crate::{Scene, at, epoch, kept, key, pod_of};
 use config_kube::k8s_openapi::api::batch::v1::Job;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use master_control_workloads::job::{self, Jobs, Status, Step};
+use master_control_workloads::job::{Jobs, Status, Step};
 use master_control_workloads::workload::claim::OwnerChange;
 use master_control_workloads::workload::kept::Kept;
 use master_control_workloads::workload::pod::{JobPart, OwnedPod, Owner, PodId};
@@ -227,12 +227,7 @@ fn a_job_runs_so_many_pods_at_once_until_enough_have_succeeded() {
     assert_eq!(world.says(), pair("Complete", "CompletionsReached"));
     assert!(world.status().holds("SuccessCriteriaMet"));
     assert_eq!(world.status().completed, Some(epoch()));
-    assert!(
-        world
-            .pods
-            .values()
-            .all(|pod| !pod.job.as_ref().unwrap().tracked)
-    );
+    assert!(!world.tracks());
 }
 
 #[test]
@@ -662,17 +657,21 @@ fn indexes_of_pods_that_are_not_the_jobs_count_nothing() {
     let mut world = World::new(spec);
     world.settle();
     world.end("p1", 0);
-    world
-        .pods
-        .get_mut("p1")
-        .unwrap()
-        .job
-        .as_mut()
-        .unwrap()
-        .index = Some(7);
+    let pod = world.pods.get_mut("p1").unwrap();
+    pod.job.as_mut().unwrap().index = Some(7);
     world.settle();
     assert_eq!(world.status().completed_indexes, "");
-    assert_eq!(job::Indexes::new().len(), 0);
+}
+
+#[test]
+fn the_next_index_after_two_billion_ended_ones_is_found_at_once() {
+    let mut world = World::new(json!({"completions": i32::MAX, "completionMode": "Indexed",
+        "parallelism": 2, "backoffLimitPerIndex": 1}));
+    let status =
+        json!({"completedIndexes": "0-1999999999", "failedIndexes": "2000000000-2147483644"});
+    world.job.status = Some(serde_json::from_value(status).unwrap());
+    world.settle();
+    assert_eq!(world.indexes(), [2_147_483_645, 2_147_483_646]);
 }
 
 #[test]
