@@ -31,7 +31,7 @@ use master_schema::decode::check_values;
 use master_schema::error::{ApiError, Reason};
 use master_schema::object::metadata_mut;
 use master_schema::registry::Kind;
-use master_schema::validate::Fields;
+use master_schema::validate::{Fields, get};
 use master_store::Entry;
 use serde_json::{Map, Value};
 use std::ops::Range;
@@ -44,6 +44,11 @@ const START: &[u8] = br#"{"metadata":{"#;
 /// Bytes of a stored object at most: those of the largest request. Only managed fields can make it
 /// larger, by many managers (upstream's store takes 1.5 MiB of a shorter form).
 const LARGEST: usize = 3 << 20;
+
+/// Bytes that an object may have beyond [`LARGEST`] once its deletion has begun: for the mark and
+/// the finalizers of the deletion, and for what is written until the object is gone. Without them
+/// the largest objects could not be deleted.
+const LEAVING: usize = 64 << 10;
 
 /// Whether what a client makes of an object has no more values than a document may have, or than
 /// the object had before. Of a deletion this is not asked: what is stored must be removable.
@@ -62,12 +67,16 @@ pub fn check_growth(object: &Fields, before: Option<&Fields>) -> Result<(), ApiE
 /// # Errors
 /// It has more than [`LARGEST`] bytes (413).
 pub fn check_size(stored: &[u8]) -> Result<(), ApiError> {
+    check_bytes(stored, LARGEST)
+}
+
+fn check_bytes(stored: &[u8], most: usize) -> Result<(), ApiError> {
     let bytes = stored.len();
-    if bytes <= LARGEST {
+    if bytes <= most {
         return Ok(());
     }
     let text = format!(
-        "the object has {bytes} bytes with its managed fields, and can have at most {LARGEST}"
+        "the object has {bytes} bytes with its managed fields, and can have at most {most}"
     );
     Err(ApiError::new(Reason::RequestEntityTooLarge, text))
 }
@@ -75,7 +84,8 @@ pub fn check_size(stored: &[u8]) -> Result<(), ApiError> {
 /// Encodes an object for the store, without the three fields that are not stored.
 ///
 /// # Errors
-/// It cannot be written as JSON (500), or has more than [`LARGEST`] bytes (413).
+/// It cannot be written as JSON (500), or has more than [`LARGEST`] bytes, or [`LEAVING`] more while
+/// it is being deleted (413).
 pub fn encode(kind: &Kind, mut object: Fields) -> Result<Bytes, ApiError> {
     object.remove("kind");
     object.remove("apiVersion");
@@ -85,6 +95,7 @@ pub fn encode(kind: &Kind, mut object: Fields) -> Result<Bytes, ApiError> {
         Some(_) | None => Map::new(),
     };
     metadata.remove("resourceVersion");
+    let leaves = !get(&metadata, "deletionTimestamp").is_null();
     // Room for most pods with their managed fields, so that it does not grow in steps.
     let mut bytes = Vec::with_capacity(4096);
     let written = write_parts(&mut bytes, &metadata, &object);
@@ -94,7 +105,7 @@ pub fn encode(kind: &Kind, mut object: Fields) -> Result<Bytes, ApiError> {
             format!("an object cannot be encoded: {error}"),
         )
     })?;
-    check_size(&bytes)?;
+    check_bytes(&bytes, LARGEST + if leaves { LEAVING } else { 0 })?;
     // Stored for long and in large numbers, so the buffer holds no spare capacity.
     Ok(bytes.into_boxed_slice().into())
 }
@@ -379,6 +390,31 @@ mod tests {
             error.message,
             "the object has more than 262144 values in one document; spread them over several objects"
         );
+    }
+
+    #[test]
+    fn the_largest_object_can_be_deleted_and_grows_little_meanwhile() {
+        let kind = Kind::of::<ConfigMap>(true);
+        let of = |bytes: usize| {
+            let object = json!({"metadata": {"name": "a"}, "data": {"a": "x".repeat(bytes)}});
+            object.as_object().cloned().unwrap()
+        };
+        let rest = encode(&kind, of(0)).unwrap().len();
+        let largest = of(LARGEST - rest);
+        assert!(encode(&kind, largest.clone()).is_ok());
+        assert!(encode(&kind, of(LARGEST - rest + 1)).is_err());
+        let options = deletion::Options {
+            policy: Some(deletion::Policy::Foreground),
+            ..deletion::Options::default()
+        };
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let deletion::Step::Update(mut going) = deletion::plan(&kind, &largest, &options, now)
+        else {
+            panic!("it waits for the garbage collector")
+        };
+        assert!(encode(&kind, going.clone()).is_ok());
+        going["data"]["b"] = "x".repeat(LEAVING).into();
+        assert!(encode(&kind, going).is_err());
     }
 
     #[test]
