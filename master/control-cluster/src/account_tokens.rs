@@ -38,6 +38,8 @@ pub struct AccountTokenView {
     pub uid: String,
     /// Name of the account.
     pub account: String,
+    /// UID of the account that the token is for; empty if it is not known yet.
+    pub account_uid: String,
     /// Whether the token is there.
     pub filled: bool,
     /// Fingerprint of the certificate that is there.
@@ -57,10 +59,11 @@ impl View for AccountTokenView {
     fn read(secret: Secret) -> Self {
         let (filled, root) = content(&secret);
         let annotations = secret.metadata.annotations.as_ref();
-        let account = annotations.and_then(|all| all.get(ACCOUNT));
+        let annotation = |name: &str| annotations.and_then(|all| all.get(name)).cloned();
         Self {
             uid: uid(&secret.metadata),
-            account: account.cloned().unwrap_or_default(),
+            account: annotation(ACCOUNT).unwrap_or_default(),
+            account_uid: annotation(ACCOUNT_UID).unwrap_or_default(),
             filled,
             root: fingerprint(&root),
         }
@@ -80,12 +83,12 @@ pub struct AccountTokens {
     root: Option<watch::Receiver<String>>,
 }
 
-/// A secret, whether its account is there, and the root's certificate.
+/// A secret, whether it names the account of today by its UID, and the root's certificate.
 #[derive(Debug)]
 pub struct Facts {
     key: Key,
     secret: Arc<AccountTokenView>,
-    has_account: bool,
+    names_account: bool,
     root: String,
 }
 
@@ -134,18 +137,20 @@ impl Controller for AccountTokens {
     fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
         let secret = self.secrets.get(key)?;
         let account = Key::new(&key.namespace, &secret.account);
+        let account = self.accounts.get(&account);
         let root = self.root.as_ref().map(|root| root.borrow().clone());
         Some(Facts {
             key: key.clone(),
+            // An account with another UID is another one: tokens of the deleted one are not valid.
+            names_account: account.is_some_and(|account| account.uid == secret.account_uid),
             secret,
-            has_account: self.accounts.get(&account).is_some(),
             root: root.unwrap_or_default(),
         })
     }
 
     fn plan(facts: &Facts, _: Now) -> Plan<Fill> {
         let Facts { key, secret, .. } = facts;
-        let right = secret.filled && secret.root == fingerprint(&facts.root) && facts.has_account;
+        let right = secret.filled && secret.root == fingerprint(&facts.root) && facts.names_account;
         let action = (!right).then(|| Fill {
             key: key.clone(),
             uid: secret.uid.clone(),

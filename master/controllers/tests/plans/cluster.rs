@@ -7,6 +7,7 @@ use master_client::Key;
 use master_control::controller::Plan;
 use master_control::options::Options;
 use master_control::views::account::AccountView;
+use master_control::views::fingerprint;
 use master_control::views::namespace::NamespaceView;
 use master_control::views::pod::PodView;
 use master_control::views::request::RequestView;
@@ -136,7 +137,8 @@ fn every_namespace_that_stays_gets_its_account() {
             [Create::Namespace(name.to_owned())]
         );
     }
-    assert_eq!(scene.set(key("default"), AccountView), [named("default")]);
+    let changed = scene.set(key("default"), AccountView::default());
+    assert_eq!(changed, [named("default")]);
     assert_eq!(scene.actions(&named("default"), 0), []);
     scene.stand.remove::<AccountView>(&key("default"));
     assert_eq!(scene.actions(&named("default"), 0), account());
@@ -439,12 +441,16 @@ fn secrets_for_tokens_are_filled_and_go_with_their_account() {
         let secret = AccountTokenView {
             uid: name.to_owned(),
             account: account.to_owned(),
+            account_uid: String::new(),
             filled,
             root: 0,
         };
         scene.set(key(name), secret);
     }
-    assert_eq!(scene.set(key("builder"), AccountView), [key("new")]);
+    let account = AccountView {
+        uid: "u".to_owned(),
+    };
+    assert_eq!(scene.set(key("builder"), account), [key("new")]);
     for name in ["lost", "new"] {
         let fill = Fill {
             key: key(name),
@@ -453,6 +459,32 @@ fn secrets_for_tokens_are_filled_and_go_with_their_account() {
         };
         assert_eq!(scene.actions(&key(name), 0), [fill]);
     }
+}
+
+#[test]
+fn the_secret_of_an_account_that_was_replaced_unseen_goes_though_the_name_is_there() {
+    use account_tokens::{AccountTokenView, AccountTokens, Fill};
+    let mut scene = Scene::<AccountTokens>::with(&with_root());
+    let secret = AccountTokenView {
+        uid: "s".to_owned(),
+        account: "builder".to_owned(),
+        account_uid: "old".to_owned(),
+        filled: true,
+        root: fingerprint("root"),
+    };
+    scene.set(key("token"), secret);
+    let account = |uid: &str| AccountView {
+        uid: uid.to_owned(),
+    };
+    scene.set(key("builder"), account("old"));
+    assert_eq!(scene.actions(&key("token"), 0), []);
+    assert_eq!(scene.set(key("builder"), account("new")), [key("token")]);
+    let fill = Fill {
+        key: key("token"),
+        uid: "s".to_owned(),
+        root: "root".to_owned(),
+    };
+    assert_eq!(scene.actions(&key("token"), 0), [fill]);
 }
 
 #[test]
