@@ -30,6 +30,9 @@ use std::time::Duration;
 
 /// The time for which a Job was made.
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
+/// How long a schedule waits at most before its next time is compared with the clock again. Waits
+/// are monotonic: a clock that is set forward meanwhile would reach that time unseen.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// The controller. Its keys are CronJobs.
 #[derive(Debug)]
@@ -277,9 +280,10 @@ fn begin(
             };
             // A moment later, so that the time has come in spite of the clock's resolution.
             let left = next.duration_since(now) + SignedDuration::from_millis(100);
+            let left = Duration::try_from(left).ok();
             Plan {
                 actions: start(facts, spec, &schedule, scheduled, active, now),
-                requeue: Duration::try_from(left).ok(),
+                requeue: left.map(|left| left.min(LONGEST_WAIT)),
             }
         }
         Err(Fault::Unreadable(cause)) => warn(

@@ -53,10 +53,10 @@ fn created(steps: &[cron_job::Step]) -> Option<String> {
 fn each_time_of_a_schedule_gets_one_job_named_after_it() {
     let mut scene = Cron::new();
     scene.stand.set(key("tick"), cron(json!({})));
-    let plan = scene.plan(&key("tick"), 10);
+    let plan = scene.plan(&key("tick"), 250);
     assert_eq!(
         (plan.actions.len(), plan.requeue),
-        (0, Some(Duration::from_millis(290_100)))
+        (0, Some(Duration::from_millis(50_100)))
     );
     let minutes = at(300).as_second() / 60;
     assert_eq!(
@@ -77,16 +77,27 @@ fn each_time_of_a_schedule_gets_one_job_named_after_it() {
 }
 
 #[test]
+fn a_clock_that_is_set_forward_delays_a_schedule_by_a_minute_at_most() {
+    let mut scene = Cron::new();
+    scene.stand.set(key("tick"), cron(json!({})));
+    let plan = scene.plan(&key("tick"), 10);
+    assert_eq!(
+        (plan.actions.len(), plan.requeue),
+        (0, Some(Duration::from_secs(60)))
+    );
+}
+
+#[test]
 fn an_interval_counts_from_the_last_scheduled_time() {
     let mut scene = Cron::new();
     let spec = json!({"schedule": "@every 10m"});
     scene.stand.set(key("tick"), cron(spec));
     let requeue = |scene: &Cron, seconds| scene.plan(&key("tick"), seconds).requeue;
     let left = |seconds: u64| Some(Duration::from_millis(seconds * 1000 + 100));
-    assert_eq!(requeue(&scene, 250), left(350), "from its creation");
+    assert_eq!(requeue(&scene, 550), left(50), "from its creation");
     assert!(created(&cron_steps(&scene, 601)).is_some());
     made(&mut scene, 10, Some("Complete"));
-    for seconds in [602, 700, 1100] {
+    for seconds in [1141, 1170, 1199] {
         assert_eq!(requeue(&scene, seconds), left(1200 - seconds));
     }
 }
