@@ -14,6 +14,7 @@ pub mod decoders;
 pub mod env_files;
 pub mod files;
 mod needs;
+mod quote;
 mod tokens;
 pub mod variables;
 mod watched;

@@ -3,6 +3,7 @@
 
 use crate::env_files::{self, EnvFiles};
 use crate::needs::{Keys, SourceNames};
+use crate::quote::quoted;
 use crate::tokens::Tokens;
 use agent_claims::Mounted;
 use agent_pods::Addresses;
@@ -293,7 +294,7 @@ pub(crate) fn pod_field(pod: &Pod, path: &str, addresses: &Addresses) -> Result<
 fn listed(map: Option<&BTreeMap<String, String>>) -> String {
     map.into_iter()
         .flatten()
-        .map(|(key, value)| format!("{key}={value:?}"))
+        .map(|(key, value)| format!("{key}={}", quoted(value)))
         .collect::<Vec<_>>()
         .join("\n")
 }
