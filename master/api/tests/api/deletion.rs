@@ -2,9 +2,13 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::Local;
+use crate::retired;
 use crate::verbs::{MAPS, PODS, one_container, pod};
 use config_kube::k8s_openapi::api::core::v1::ConfigMap;
+use futures_util::FutureExt as _;
 use http::{Method, StatusCode};
+use master_client::UserInfo;
+use master_store::{Op, Store as _};
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -246,4 +250,38 @@ async fn large_objects_whose_deletion_waits_are_deleted_together() {
             "{number}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_jobs_deletion_says_that_its_pods_stay_also_where_another_writer_was_first() {
+    let (server, stepped, _list) = retired::server().await;
+    let jobs = "/apis/batch/v1/namespaces/default/jobs";
+    let template =
+        json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}});
+    let job = json!({"metadata": {"name": "j"}, "spec": {"template": template}});
+    let (status, made) = server.admin_ask(Method::POST, jobs, &job).await;
+    assert_eq!(status, StatusCode::CREATED, "{made}");
+    let stop = stepped.commits.turn.clone().lock_owned().await;
+    // Those who came before are forgotten.
+    let _ = stepped.commits.came.notified().now_or_never();
+    let (admin, path) = (UserInfo::admin("admin"), format!("{jobs}/j"));
+    let mut deletion = retired::send(&server, &admin, Method::DELETE, &path, &json!({}));
+    retired::until(&stepped.commits.came, &mut deletion).await;
+    let listing = stepped.store.everything().await.unwrap();
+    let stored = listing.entries.iter();
+    let stored = stored.filter(|entry| entry.key.ends_with("/default/j"));
+    for entry in stored {
+        let same = Op::update(&entry.key, entry.modified, entry.value.bytes());
+        stepped.store.commit(vec![same]).await.unwrap();
+    }
+    drop(stop);
+    let answer = deletion.await;
+    assert_eq!(answer.status(), StatusCode::OK);
+    let (_, stored) = server.admin_ask(Method::GET, &path, &Value::Null).await;
+    assert_eq!(stored["metadata"]["finalizers"], json!(["orphan"]));
+    let warning = answer.headers().get("warning").unwrap().to_str().unwrap();
+    assert!(
+        warning.contains("child pods are preserved by default"),
+        "{warning}"
+    );
 }

@@ -31,18 +31,18 @@ const MACHINES: &str = "/apis/pratique.dev/v1alpha1/machines";
 /// Lets calls through one after another; one that nobody waits for any more goes on all the same. A
 /// test that holds its turn stops them.
 #[derive(Debug, Default)]
-struct Gate {
-    turn: Arc<tokio::sync::Mutex<()>>,
+pub(crate) struct Gate {
+    pub(crate) turn: Arc<tokio::sync::Mutex<()>>,
     /// A call came.
-    came: Notify,
+    pub(crate) came: Notify,
 }
 
 /// A store whose reads and commits the test steps into.
 #[derive(Debug)]
-struct Stepped {
-    store: Arc<EmbeddedStore>,
+pub(crate) struct Stepped {
+    pub(crate) store: Arc<EmbeddedStore>,
     /// Like the writer's queue.
-    commits: Gate,
+    pub(crate) commits: Gate,
     reads: Gate,
     /// Denies the node `bad` when a configmap is read.
     at_read: Mutex<Option<Arc<List>>>,
@@ -108,7 +108,7 @@ impl Store for Stepped {
     }
 }
 
-async fn server() -> (Local, Arc<Stepped>, Arc<List>) {
+pub(crate) async fn server() -> (Local, Arc<Stepped>, Arc<List>) {
     let folder = tempfile::tempdir().unwrap();
     let stepped = Arc::new(Stepped {
         store: Arc::new(EmbeddedStore::open(folder.path()).unwrap()),
@@ -127,7 +127,7 @@ async fn server() -> (Local, Arc<Stepped>, Arc<List>) {
     (server, stepped, list)
 }
 
-fn send<'a>(
+pub(crate) fn send<'a>(
     server: &'a Local,
     user: &UserInfo,
     method: Method,
@@ -153,7 +153,10 @@ async fn waits(request: &mut (impl Future<Output = Response<Body>> + Unpin)) -> 
 }
 
 /// Drives a request until `signal` is notified, which must be before the answer.
-async fn until(signal: &Notify, request: &mut (impl Future<Output = Response<Body>> + Unpin)) {
+pub(crate) async fn until(
+    signal: &Notify,
+    request: &mut (impl Future<Output = Response<Body>> + Unpin),
+) {
     tokio::select! {
         answer = request => panic!("answered: {}", answer.status()),
         () = signal.notified() => {}

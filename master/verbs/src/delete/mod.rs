@@ -95,6 +95,8 @@ pub(super) async fn remove(
     options: &Options,
     warnings: &mut Vec<String>,
 ) -> Result<Deleted, ApiError> {
+    // The caller's warnings are about the request, those of admission about one attempt.
+    let own = warnings.len();
     for _ in 0..TRIES {
         let entry = stored(writer.reader, key)
             .await?
@@ -131,7 +133,7 @@ pub(super) async fn remove(
         }
         match writer.store.commit(ops).await {
             Ok(done) => return Ok(at(outcome, done.revision)),
-            Err(StoreError::Conflict { .. }) => warnings.clear(),
+            Err(StoreError::Conflict { .. }) => warnings.truncate(own),
             Err(error) => return Err(store_error(error)),
         }
     }
