@@ -29,7 +29,7 @@ pub(super) async fn order(
     let node = &call.target.name;
     // Before the record: an order that can't be sent must not be in the log.
     let target = gateway::target(call, nodes.reader, node).await?;
-    if !call.query.has("dryRun") {
+    if !call.dry_run()? {
         record(call, extensions, order, "").await?;
         if let Err(error) = ask(call, nodes, target, order).await {
             // The caller gets the node's refusal, also if recording it fails.

@@ -129,6 +129,13 @@ async fn an_order_is_written_down_before_the_node_gets_it() {
     let tried = order(&server, &admin(), "n/power?action=reboot&dryRun=All").await;
     assert_eq!(tried.0, 201, "{}", tried.1);
     assert!(happened.lock().unwrap().is_empty(), "nothing is done");
+    let tried = order(&server, &admin(), "n/power?action=reboot&dryRun=Some").await;
+    assert_eq!(tried.0, 422, "{}", tried.1);
+    assert!(happened.lock().unwrap().is_empty(), "nothing is done");
+    // As for any write, an empty value asks for no dry run.
+    let (status, said) = order(&server, &admin(), "n/power?action=reboot&dryRun=").await;
+    assert_eq!(status, 201, "{said}");
+    assert_eq!(happened.lock().unwrap().len(), 2);
 }
 
 #[tokio::test]
