@@ -9,7 +9,8 @@
 //! the channel's digit, then the bytes in base64 ([`Base64`]).
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64::alphabet;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::borrow::Cow;
@@ -72,6 +73,13 @@ impl Version {
     }
 }
 
+/// Decodes what upstream's server decodes (Go's `base64.StdEncoding`): the bits that the last
+/// character has beyond the last byte may be set.
+const DECODER: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
+);
+
 /// A message that is not base64 (RFC 4648, 4).
 #[derive(Debug, thiserror::Error)]
 #[error("a message is not in base64")]
@@ -108,14 +116,16 @@ impl Base64 {
             }
             _ => piece,
         };
-        self.rest.extend_from_slice(text);
+        // Go passes over the ends of lines, wherever they are.
+        let characters = text.iter().filter(|byte| !matches!(byte, b'\r' | b'\n'));
+        self.rest.extend(characters);
         // A message may end anywhere, and the decoder then says that it is cut off.
         let whole = if ends {
             self.rest.len()
         } else {
             self.rest.len() / 4 * 4
         };
-        STANDARD
+        DECODER
             .decode_vec(&self.rest[..whole], &mut self.decoded)
             .map_err(NotBase64)?;
         self.rest.drain(..whole);
@@ -343,6 +353,24 @@ mod tests {
         assert_eq!(reader.take(true, b"", true).unwrap(), [0_u8; 0]);
         assert_eq!(reader.take(true, b"0YQ==", true).unwrap(), b"\0a");
         assert_eq!(Base64::message(STDOUT, b"a"), "1YQ==");
+    }
+
+    #[test]
+    fn ends_of_lines_and_unused_bits_in_base64_are_passed_over() {
+        let mut reader = Base64::default();
+        for message in ["0YWJj\r\nZA==\n", "0Y\nWJjZ\rA=\n=", "0YWJjZB=="] {
+            let decoded = reader.take(true, message.as_bytes(), true).unwrap();
+            assert_eq!(decoded, b"\0abcd", "{message:?}");
+        }
+        let mut whole = Vec::new();
+        for (starts, piece, ends) in [
+            (true, "0YW\n", false),
+            (false, "Jj\r\nZ", false),
+            (false, "A\n==", true),
+        ] {
+            whole.extend_from_slice(reader.take(starts, piece.as_bytes(), ends).unwrap());
+        }
+        assert_eq!(whole, b"\0abcd");
     }
 
     #[test]
