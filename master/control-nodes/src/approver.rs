@@ -21,6 +21,7 @@ use std::sync::Arc;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::FromDer;
+use x509_parser::x509::AttributeTypeAndValue;
 
 /// The signer of these requests.
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
@@ -97,8 +98,18 @@ async fn approve(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError>
     if request.metadata.uid.as_deref() != Some(uid) || !is_undecided(&request) {
         return Ok(());
     }
-    let Some(user) = node_user(&request.spec) else {
-        return Ok(());
+    let user = match node_user(&request.spec) {
+        Ok(Some(user)) => user,
+        Ok(None) => return Ok(()),
+        Err(Unreadable(part)) => {
+            // No error: it is as unreadable next time.
+            tracing::warn!(
+                request = name,
+                "not approved: {part} cannot be read, and the signer refuses it too; make the \
+                 request again with UTF8String or PrintableString"
+            );
+            return Ok(());
+        }
     };
     let own = request.spec.username.as_deref() == Some(&user);
     let ways = [
@@ -169,8 +180,15 @@ async fn may(
         .is_some_and(|status| status.allowed))
 }
 
+/// The part of a request that cannot be read, though it decides whether it is a kubelet's.
+#[derive(Debug, PartialEq, Eq)]
+struct Unreadable(&'static str);
+
 /// The node's user in a kubelet's request; `None` if it is not a kubelet's.
-fn node_user(spec: &CertificateSigningRequestSpec) -> Option<String> {
+///
+/// # Errors
+/// The request is not PKCS#10 in PEM, or its subject is in an encoding that is not read.
+fn node_user(spec: &CertificateSigningRequestSpec) -> Result<Option<String>, Unreadable> {
     let usages = spec.usages.as_deref().unwrap_or_default();
     let known = |usage: &String| {
         matches!(
@@ -184,31 +202,79 @@ fn node_user(spec: &CertificateSigningRequestSpec) -> Option<String> {
             .iter()
             .all(|usage| usages.iter().any(|own| own == usage))
     {
-        return None;
+        return Ok(None);
     }
-    let (_, pem) = x509_parser::pem::parse_x509_pem(&spec.request.0).ok()?;
-    let (_, parsed) = X509CertificationRequest::from_der(&pem.contents).ok()?;
+    let (_, pem) = x509_parser::pem::parse_x509_pem(&spec.request.0)
+        .map_err(|_not_pem| Unreadable("its PEM"))?;
+    let (_, parsed) = X509CertificationRequest::from_der(&pem.contents)
+        .map_err(|_not_der| Unreadable("its PKCS#10"))?;
     let named = parsed.requested_extensions().into_iter().flatten();
     if named
         .into_iter()
         .any(|extension| matches!(extension, ParsedExtension::SubjectAlternativeName(_)))
     {
-        return None;
+        return Ok(None);
     }
     let subject = &parsed.certification_request_info.subject;
     let groups: Vec<&str> = subject
         .iter_organization()
-        .filter_map(|group| group.as_str().ok())
-        .collect();
+        .map(AttributeTypeAndValue::as_str)
+        .collect::<Result<_, _>>()
+        .map_err(|_not_text| Unreadable("its subject's organization (O)"))?;
     let users: Vec<&str> = subject
         .iter_common_name()
-        .filter_map(|name| name.as_str().ok())
-        .collect();
-    match (groups.as_slice(), users.as_slice()) {
+        .map(AttributeTypeAndValue::as_str)
+        .collect::<Result<_, _>>()
+        .map_err(|_not_text| Unreadable("its subject's common name (CN)"))?;
+    Ok(match (groups.as_slice(), users.as_slice()) {
         ([group], [user]) if *group == NODES_GROUP => {
-            let node = user.strip_prefix(NODE_USER_PREFIX)?;
-            (!node.is_empty()).then(|| (*user).to_owned())
+            let node = user.strip_prefix(NODE_USER_PREFIX);
+            node.filter(|node| !node.is_empty())
+                .map(|_| (*user).to_owned())
         }
         _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config_kube::k8s_openapi::ByteString;
+
+    /// `O=system:nodes, CN=system:node:n`, as UTF8String.
+    const READABLE: &str = "\
+-----BEGIN CERTIFICATE REQUEST-----\n\
+MIHqMIGRAgEAMC8xFTATBgNVBAoMDHN5c3RlbTpub2RlczEWMBQGA1UEAwwNc3lz\n\
+dGVtOm5vZGU6bjBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABC8M1b/lIkpGV0rr\n\
+zChjj722lSiynXfoQmwDc0KthijeRkO23hUwa3MWrgsEtqrPaNPc45sIJn5fRaB7\n\
+tpnet4OgADAKBggqhkjOPQQDAgNIADBFAiEA3yRbuNyw6rki8mwAuGkHfv+Eon4P\n\
+yN0dvtG3MEiajEsCIGfHq7R2Gk1idE8BHLKOAw9sFFGEqZ5P5RWZRxLd6C2f\n\
+-----END CERTIFICATE REQUEST-----\n";
+
+    /// The same, as BMPString, which is not read.
+    const UNREADABLE: &str = "\
+-----BEGIN CERTIFICATE REQUEST-----\n\
+MIIBAzCBqgIBADBIMSEwHwYDVQQKHhgAcwB5AHMAdABlAG0AOgBuAG8AZABlAHMx\n\
+IzAhBgNVBAMeGgBzAHkAcwB0AGUAbQA6AG4AbwBkAGUAOgBuMFkwEwYHKoZIzj0C\n\
+AQYIKoZIzj0DAQcDQgAEDZ9f6WCcSktfytAOi3bQCafH8Eshy3ZgtSx8ZACp+Gt7\n\
+FV54p5xWeyvkTGrjHQMpn0/H5JK3nuOYALg/uvbtCKAAMAoGCCqGSM49BAMCA0gA\n\
+MEUCICV6tBPfqcuSm++ua7ygY+OJ7ct8PbhCit6gd+uf9IvPAiEAuoY4QGonFC6U\n\
+jc/CvViYxD7FJX1oalt4XnfN9Ckb97Y=\n\
+-----END CERTIFICATE REQUEST-----\n";
+
+    #[test]
+    fn a_subject_that_is_not_read_is_told_from_one_of_another_client() {
+        let usages = ["client auth", "digital signature"].map(str::to_owned);
+        let user = |request: &str| {
+            node_user(&CertificateSigningRequestSpec {
+                request: ByteString(request.as_bytes().to_vec()),
+                usages: Some(usages.to_vec()),
+                ..CertificateSigningRequestSpec::default()
+            })
+        };
+        assert_eq!(user(READABLE), Ok(Some("system:node:n".to_owned())));
+        let unreadable = Unreadable("its subject's organization (O)");
+        assert_eq!(user(UNREADABLE), Err(unreadable));
+        assert_eq!(user("no request"), Err(Unreadable("its PEM")));
     }
 }
