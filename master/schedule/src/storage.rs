@@ -6,7 +6,7 @@ use crate::request::PodRequest;
 use config_kube::k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver};
 use master_claims::{Claim, Class, CsiVolume, ReachableFrom, Volume, best};
 use master_client::{Key, View};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// A node's limits of volumes by CSI driver. A driver without an entry has no limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,11 +31,32 @@ impl View for Limits {
     }
 }
 
+/// What a volume may be bound to.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Use {
+    /// The claim that it is for.
+    Claim(Key),
+    /// Any claim of its class.
+    Class(String),
+}
+
+impl Use {
+    /// `None` for a volume without a claim that is not available either.
+    fn of(volume: &Volume) -> Option<Self> {
+        match &volume.claim {
+            Some(claim) => Some(Self::Claim(claim.key.clone())),
+            None => (volume.phase == "Available").then(|| Self::Class(volume.class.clone())),
+        }
+    }
+}
+
 /// The claims, volumes and classes that decisions need.
 #[derive(Debug, Clone, Default)]
 pub struct Storage {
     claims: HashMap<Key, Claim>,
     volumes: BTreeMap<String, Volume>,
+    /// Names of volumes by what they may be bound to: a pod's claims look at no others.
+    uses: BTreeSet<(Use, String)>,
     classes: HashMap<String, Class>,
     /// Limits of volumes, by node.
     limits: HashMap<String, Limits>,
@@ -61,12 +82,23 @@ impl Storage {
         if volume.claim.is_some() {
             self.assumed.remove(&name);
         }
-        self.volumes.insert(name, volume.clone()) != Some(volume)
+        let before = self.volumes.insert(name.clone(), volume.clone());
+        let (old, new) = (before.as_ref().and_then(Use::of), Use::of(&volume));
+        if old != new {
+            if let Some(old) = old {
+                self.uses.remove(&(old, name.clone()));
+            }
+            self.uses.extend(new.map(|new| (new, name)));
+        }
+        before != Some(volume)
     }
 
     /// Removes a volume.
     pub fn remove_volume(&mut self, name: &str) {
-        self.volumes.remove(name);
+        let before = self.volumes.remove(name);
+        if let Some(old) = before.as_ref().and_then(Use::of) {
+            self.uses.remove(&(old, name.to_owned()));
+        }
         self.assumed.remove(name);
     }
 
@@ -140,6 +172,7 @@ impl Storage {
 
     pub(crate) fn retain_volumes(&mut self, keep: impl Fn(&str) -> bool) {
         self.volumes.retain(|name, _| keep(name));
+        self.uses.retain(|(_, name)| keep(name));
         self.assumed.retain(|name, _| keep(name));
     }
 
@@ -167,17 +200,21 @@ impl Storage {
         self.assumed.remove(volume);
     }
 
-    /// The volumes that may be bound to a claim.
-    fn candidates(&self, key: &Key) -> Vec<(&str, &Volume)> {
-        let free = |name: &str, volume: &Volume| {
-            let others = self.assumed.get(name).is_some_and(|by| by != key);
-            let own = volume.claim.as_ref().is_some_and(|of| of.key == *key);
-            own || (volume.phase == "Available" && !others)
-        };
-        let all = self.volumes.iter();
-        all.filter(|(name, volume)| free(name, volume))
-            .map(|(name, volume)| (name.as_str(), volume))
-            .collect()
+    /// The volumes that may be bound to a claim: those that are for it, and free ones of its class.
+    fn candidates(&self, key: &Key, claim: &Claim) -> Vec<(&str, &Volume)> {
+        let own = self.used_by(Use::Claim(key.clone()));
+        let free = self.used_by(Use::Class(claim.class_name().to_owned()));
+        let free = free.filter(|(name, _)| self.assumed.get(*name).is_none_or(|by| by == key));
+        own.chain(free).collect()
+    }
+
+    fn used_by(&self, by: Use) -> impl Iterator<Item = (&str, &Volume)> {
+        let first = (by.clone(), String::new());
+        let uses = self
+            .uses
+            .range(first..)
+            .take_while(move |(of, _)| *of == by);
+        uses.filter_map(move |(_, name)| Some((name.as_str(), self.volumes.get(name)?)))
     }
 }
 
@@ -267,7 +304,7 @@ impl<'a> VolumeRequirements<'a> {
             let class = storage.classes.get(claim.class_name());
             match class.filter(|class| class.waits && claim.volume.is_empty()) {
                 Some(class) => open.push(Open {
-                    candidates: storage.candidates(key),
+                    candidates: storage.candidates(key, claim),
                     room: storage
                         .capacities
                         .of_class(&class.provisioner, claim.class_name()),
@@ -345,5 +382,62 @@ impl<'a> VolumeRequirements<'a> {
             }
         }
         Ok(bindings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use master_claims::ClaimRef;
+
+    #[test]
+    fn a_claim_looks_at_its_own_volumes_and_at_free_ones_of_its_class_alone() {
+        let mut storage = Storage::default();
+        let key = |name: &str| Key::new("default", name);
+        let volume = |class: &str, claim: Option<&str>| Volume {
+            class: class.to_owned(),
+            phase: if claim.is_some() {
+                "Bound"
+            } else {
+                "Available"
+            }
+            .to_owned(),
+            claim: claim.map(|name| ClaimRef {
+                key: key(name),
+                uid: String::new(),
+            }),
+            ..Volume::default()
+        };
+        let claim = Claim {
+            class: Some("fast".to_owned()),
+            ..Claim::default()
+        };
+        let seen = |storage: &Storage| {
+            let candidates = storage.candidates(&key("c"), &claim);
+            let names = candidates.iter().map(|(name, _)| (*name).to_owned());
+            names.collect::<Vec<String>>().join(" ")
+        };
+        for (name, class, of) in [
+            ("a", "fast", None),
+            ("b", "slow", None),
+            ("c", "slow", Some("c")),
+            ("d", "fast", Some("other")),
+            ("e", "fast", None),
+        ] {
+            assert!(storage.set_volume(name.to_owned(), volume(class, of)));
+        }
+        assert_eq!(seen(&storage), "c a e");
+        assert!(!storage.set_volume("a".to_owned(), volume("fast", None)));
+        storage.assume("a".to_owned(), key("other"));
+        storage.assume("e".to_owned(), key("c"));
+        assert_eq!(seen(&storage), "c e");
+        storage.forget("a");
+        storage.set_volume("e".to_owned(), volume("fast", Some("other")));
+        storage.set_volume("d".to_owned(), volume("fast", None));
+        assert_eq!(seen(&storage), "c a d");
+        storage.remove_volume("c");
+        storage.retain_volumes(|name| name != "a");
+        assert_eq!(seen(&storage), "d");
+        assert_eq!(storage.uses.len(), 3, "one for each volume");
     }
 }
