@@ -16,7 +16,9 @@ use jiff::{SignedDuration, Timestamp};
 use master_client::{ApiError, Delta, Key, Lookup, NewEvent, Patch, Scope, Severity, Store, View};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
-use master_control::views::node::{BY_READY, BY_ZONE, BY_ZONE_READY, NodeView, zone_ready};
+use master_control::views::node::{
+    BY_READY, BY_ZONE, BY_ZONE_READY, NodeView, counted, zone_ready,
+};
 use master_control::writer::Writer;
 use serde_json::json;
 use std::collections::HashMap;
@@ -372,7 +374,8 @@ fn not_ready_taint(node: &NodeView) -> Option<&'static str> {
     }
 }
 
-/// How fast the nodes of a zone may be evicted (upstream: full and partial disruption).
+/// How fast the nodes of a zone may be evicted (upstream: full and partial disruption). Nodes with
+/// the label `node.kubernetes.io/exclude-disruption` are not counted, but evicted as others are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pace {
     /// One node in this time.
@@ -412,12 +415,12 @@ impl Zones {
     }
 
     fn none_ready(&self) -> bool {
-        self.health.count("True") == 0
+        self.health.count(&counted("True")) == 0
     }
 
     fn pace(&self, zone: &str) -> Pace {
-        let all = self.members.count(zone);
-        let ready = self.parts.count(&zone_ready(zone, "True"));
+        let all = self.members.count(&counted(zone));
+        let ready = self.parts.count(&counted(&zone_ready(zone, "True")));
         let bad = all.saturating_sub(ready);
         // If all nodes of a zone fail, its power did, as long as other zones are ready.
         let most = ready > 0 && bad > 2 && bad * 100 >= all * 55;

@@ -16,18 +16,34 @@ pub(crate) const GRACE: Duration = Duration::from_secs(40);
 const REGION: &str = "topology.kubernetes.io/region";
 /// Label of a node's zone within its region.
 const ZONE: &str = "topology.kubernetes.io/zone";
+/// Label of a node that says nothing about the state of its zone.
+const EXCLUDED: &str = "node.kubernetes.io/exclude-disruption";
 
-/// Nodes by the status of their condition `Ready`.
-pub static BY_READY: Index<NodeView> =
-    Index::new("ready", |_, node| vec![node.status("Ready").to_owned()]);
-
-/// Nodes by their failure zone.
-pub static BY_ZONE: Index<NodeView> = Index::new("zone", |_, node| vec![node.zone.to_string()]);
-
-/// Nodes by their failure zone and the status of their condition `Ready`: see [`zone_ready`].
-pub static BY_ZONE_READY: Index<NodeView> = Index::new("zone-ready", |_, node| {
-    vec![zone_ready(&node.zone, node.status("Ready"))]
+/// Nodes by the status of their condition `Ready`, and by [`counted`] of it.
+pub static BY_READY: Index<NodeView> = Index::new("ready", |_, node| {
+    with_counted(node, node.status("Ready").to_owned())
 });
+
+/// Nodes by their failure zone, and by [`counted`] of it.
+pub static BY_ZONE: Index<NodeView> =
+    Index::new("zone", |_, node| with_counted(node, node.zone.to_string()));
+
+/// Nodes by their failure zone and the status of their condition `Ready`: see [`zone_ready`]; and
+/// by [`counted`] of it.
+pub static BY_ZONE_READY: Index<NodeView> = Index::new("zone-ready", |_, node| {
+    with_counted(node, zone_ready(&node.zone, node.status("Ready")))
+});
+
+/// The value under which an index has those of a value's nodes that count for the state of their
+/// zone. Names of zones have no space.
+pub fn counted(value: &str) -> String {
+    format!("counted {value}")
+}
+
+fn with_counted(node: &NodeView, value: String) -> Vec<String> {
+    let counted = (!node.excluded).then(|| counted(&value));
+    counted.into_iter().chain([value]).collect()
+}
 
 /// A value of [`BY_ZONE_READY`].
 pub fn zone_ready(zone: &str, ready: &str) -> String {
@@ -45,6 +61,8 @@ pub struct NodeView {
     pub created: Option<Timestamp>,
     /// Its failure zone, region and zone as one name; empty where it has no labels for them.
     pub zone: Arc<str>,
+    /// Whether it is not counted where the failure of its zone is judged.
+    pub excluded: bool,
     /// Whether the master made it for a machine that it admitted, and labels it; others were
     /// written by people and have no agent.
     pub of_machine: bool,
@@ -98,6 +116,7 @@ impl View for NodeView {
             version: version(&node.metadata),
             created: created(&node.metadata),
             zone: zone(labels),
+            excluded: labels.is_some_and(|labels| labels.contains_key(EXCLUDED)),
             of_machine: labels.is_some_and(|labels| labels.contains_key(ROLE_LABEL)),
             cordoned: spec.unschedulable.unwrap_or(false),
             taints: spec.taints.unwrap_or_default(),

@@ -282,6 +282,27 @@ fn a_zone_of_which_most_fails_holds_up_no_other() {
 }
 
 #[test]
+fn a_node_that_is_excluded_from_disruption_says_nothing_about_its_zone() {
+    let mut scene = Nodes::new();
+    for name in ["a-1", "a-2", "a-3"] {
+        scene.set(named(name), placed("a", node("Unknown")));
+    }
+    let excluded = |ready| NodeView {
+        excluded: true,
+        ..placed("a", node(ready))
+    };
+    scene.set(named("a-4"), excluded("True"));
+    let marked = [format!("{UNREACHABLE}:NoSchedule")];
+    let of = taints(&scene, "a-1", 0).expect("it is marked");
+    assert_eq!(of, marked, "no counted node is ready");
+    scene.set(named("b-1"), placed("b", node("True")));
+    assert_eq!(taints(&scene, "a-1", 0).expect("its turn").len(), 2);
+    scene.set(named("a-5"), excluded("Unknown"));
+    let turn = taints(&scene, "a-5", 10).expect("its turn");
+    assert_eq!(turn.len(), 2, "it is evicted all the same");
+}
+
+#[test]
 fn a_node_that_changes_concerns_others_only_where_the_pace_changes() {
     let mut scene = Nodes::new();
     scene.set(named("bad"), node("Unknown"));
