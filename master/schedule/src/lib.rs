@@ -19,8 +19,9 @@
 //! The queue is bounded, too: the least important pods are left out of a full one, and the loop
 //! lists all pods again once there is room.
 //!
-//! A pod that fits nowhere may preempt pods of lower priority (`preempt`). Its place is kept
-//! meanwhile, also by a scheduler that starts then (`status.nominatedNodeName`).
+//! A pod that fits nowhere may preempt pods of lower priority (`preempt`). Its filters are made
+//! once, and follow each pod that a dry run takes off a node. Its place is kept meanwhile, also by
+//! a scheduler that starts then (`status.nominatedNodeName`).
 //!
 //! Volumes (`storage`): a claim with `WaitForFirstConsumer` gets its volume before the pod is
 //! bound. The loop keeps the pod's place, reserves a volume for the claim or sets the node on the

@@ -4,7 +4,8 @@
 use crate::groups::NumberHasher;
 use crate::key::PodKey;
 use crate::node::NodeId;
-use crate::plugins::{Plugins, Prepared};
+use crate::nodes::{Candidate, Load};
+use crate::plugins::{Plugins, PodMove, Prepared};
 use crate::request::{Demand, PodRequest};
 use crate::snapshot::{PreemptiblePod, Snapshot};
 use crate::terms::Labels;
@@ -127,9 +128,9 @@ impl<'b> BudgetIndex<'b> {
     }
 
     /// Whether deleting a pod violates one of its budgets, together with the deletions in `asked`.
-    fn violates(&self, asked: &mut HashMap<&'b PodKey, i32>, lower: &PreemptiblePod) -> bool {
+    fn violates(&self, asked: &mut HashMap<&'b PodKey, i32>, lower: &PreemptiblePod<'_>) -> bool {
         let mut violates = false;
-        for budget in self.protecting(&lower.demand) {
+        for budget in self.protecting(lower.demand) {
             if !budget.disrupted.contains(&lower.key.name) {
                 let asked = asked.entry(&budget.key).or_default();
                 *asked += 1;
@@ -207,20 +208,20 @@ impl fmt::Display for NoPreemption {
 /// Finds, for a pod that fits on no node, the node where preemption costs least, and its victims:
 /// pods of a lower priority. The cost is compared by the number of victims that their
 /// PodDisruptionBudgets protect, then by their highest priority, the sum of their priorities, their
-/// number, and how long those of the highest priority have run, the shortest first. Afterwards the
-/// snapshot is as before.
+/// number, and how long those of the highest priority have run, the shortest first.
 ///
 /// # Errors
 /// No node has victims whose deletion makes room, or the pod may not preempt.
 pub fn preempt(
     pod: &PodRequest,
-    snapshot: &mut Snapshot,
+    snapshot: &Snapshot,
     budgets: &Budgets,
 ) -> Result<Preemption, NoPreemption> {
     if !pod.may_preempt {
         return Err(NoPreemption::Never);
     }
-    let (nodes, hopeful) = hopeful(pod, snapshot);
+    let mut filters = Prepared::of(pod, snapshot);
+    let (nodes, hopeful) = hopeful(&filters, snapshot);
     let none = NoPreemption::Nowhere {
         nodes,
         helpless: nodes - hopeful.len(),
@@ -230,22 +231,19 @@ pub fn preempt(
     }
     let budget_index = BudgetIndex::of(budgets);
     let most = LEAST_CANDIDATES.max(nodes / SHARE_OF_NODES);
-    let mut found = Vec::new();
     // In chunks, so that pods are not collected for more nodes than needed.
-    for nodes in hopeful.chunks(most) {
-        if found.len() == most {
-            break;
-        }
-        let mut lower = lower_on(nodes, pod.priority, snapshot);
-        for node in nodes {
-            let lower = lower.remove(node).filter(|pods| !pods.is_empty());
-            if found.len() < most
-                && let Some(lower) = lower
-            {
-                found.extend(victims(pod, snapshot, &budget_index, *node, lower));
-            }
-        }
-    }
+    let chunks = hopeful.chunks(most);
+    let lower = chunks.flat_map(|nodes| lower_on(nodes, pod.priority, snapshot));
+    let found = lower.filter_map(|(node, lower)| {
+        let node = snapshot.candidate(node)?;
+        let mut dry_run = DryRun {
+            filters: &mut filters,
+            node,
+            load: node.load.clone(),
+        };
+        dry_run.victims(&budget_index, lower)
+    });
+    let found: Vec<(Cost, Preemption)> = found.take(most).collect();
     let best = found.into_iter().min_by_key(|(cost, _)| *cost);
     best.map(|(_, preemption)| preemption).ok_or(none)
 }
@@ -265,23 +263,30 @@ pub(crate) fn awaits_victims(pod: &PodRequest, snapshot: &Snapshot, node: NodeId
     first_obstacle.iter().all(|obstacle| !obstacle.lasting)
 }
 
-/// The pods of a lower priority on these nodes, by node.
-fn lower_on(nodes: &[NodeId], priority: i32, snapshot: &Snapshot) -> ByNode {
-    let mut found: ByNode = nodes.iter().map(|node| (*node, Vec::new())).collect();
+/// Those of these nodes that have pods of a lower priority, with these pods.
+fn lower_on<'s>(
+    nodes: &[NodeId],
+    priority: i32,
+    snapshot: &'s Snapshot,
+) -> Vec<(NodeId, Vec<PreemptiblePod<'s>>)> {
+    let mut found: ByNode<'s> = nodes.iter().map(|node| (*node, Vec::new())).collect();
     for (key, placed) in snapshot.lower_than(priority) {
         if let Some(pods) = found.get_mut(&placed.node()) {
             pods.push(placed.lower(key));
         }
     }
-    found
+    let found = nodes.iter().map(|node| {
+        let pods = found.remove(node).unwrap_or_default();
+        (*node, pods)
+    });
+    found.filter(|(_, pods)| !pods.is_empty()).collect()
 }
 
 /// Pods by node.
-type ByNode = HashMap<NodeId, Vec<PreemptiblePod>, BuildHasherDefault<NumberHasher>>;
+type ByNode<'s> = HashMap<NodeId, Vec<PreemptiblePod<'s>>, BuildHasherDefault<NumberHasher>>;
 
 /// The number of nodes, and those on which every obstacle could be removed by ending pods.
-fn hopeful(pod: &PodRequest, snapshot: &Snapshot) -> (usize, Vec<NodeId>) {
-    let filters = Prepared::of(pod, snapshot);
+fn hopeful(filters: &Prepared<'_>, snapshot: &Snapshot) -> (usize, Vec<NodeId>) {
     let mut refusing = Plugins::default();
     let (mut nodes, mut hopeful) = (0, Vec::new());
     for node in snapshot.candidates() {
@@ -294,82 +299,108 @@ fn hopeful(pod: &PodRequest, snapshot: &Snapshot) -> (usize, Vec<NodeId>) {
     (nodes, hopeful)
 }
 
-fn fits(pod: &PodRequest, snapshot: &Snapshot, node: NodeId) -> bool {
-    let Some(node) = snapshot.candidate(node) else {
-        return false;
-    };
-    let filters = Prepared::of(pod, snapshot);
-    let first_obstacle = filters.first_obstacle(&node, &mut Plugins::default());
-    first_obstacle.is_empty()
-}
-
 /// The cost of a preemption, the most important part first.
 type Cost = (usize, i32, i64, usize, Reverse<i64>);
 
-/// The victims on one node: the pods of lower priority that must end so that the pod fits. Pods
-/// that a budget protects are spared first, then those of higher priority, then the older ones.
-fn victims(
-    pod: &PodRequest,
-    snapshot: &mut Snapshot,
-    budget_index: &BudgetIndex<'_>,
-    node: NodeId,
-    mut lower: Vec<PreemptiblePod>,
-) -> Option<(Cost, Preemption)> {
-    lower.sort_by(|one, other| {
-        (Reverse(one.priority), one.since, &one.key).cmp(&(
-            Reverse(other.priority),
-            other.since,
-            &other.key,
-        ))
-    });
-    let mut asked = HashMap::new();
-    let mut sorted: Vec<(bool, PreemptiblePod)> = lower
-        .into_iter()
-        .map(|lower| (budget_index.violates(&mut asked, &lower), lower))
-        .collect();
-    sorted.sort_by_key(|(violates, _)| !violates);
-    let off: Vec<_> = sorted
-        .into_iter()
-        .filter_map(|(violates, lower)| {
-            let placed = snapshot.take(&lower.key)?;
-            Some((violates, lower, placed))
-        })
-        .collect();
-    let helps = fits(pod, snapshot, node);
-    let mut ending = Vec::new();
-    // All lower pods are off the node now. Each is put back, and taken off again only if the pod
-    // would not fit beside it: the order of `sorted` decides which pods are spared.
-    for (violates, lower, placed) in off {
-        snapshot.restore(&lower.key, placed.clone());
-        if helps && !fits(pod, snapshot, node) {
-            snapshot.take(&lower.key);
-            ending.push((violates, lower, placed));
-        }
-    }
-    for (_, lower, placed) in &ending {
-        snapshot.restore(&lower.key, placed.clone());
-    }
-    if !helps || ending.is_empty() {
-        return None;
-    }
-    let violating = ending.iter().filter(|(violates, ..)| *violates).count();
-    let ending: Vec<PreemptiblePod> = ending.into_iter().map(|(_, lower, _)| lower).collect();
-    let preemption = Preemption {
-        node: snapshot.name(node).to_owned(),
-        violating,
-        victims: ending
-            .iter()
-            .map(|lower| Victim {
-                key: lower.key.clone(),
-                uid: lower.uid.clone(),
-                generation: lower.generation,
-            })
-            .collect(),
-    };
-    Some((cost(&ending, violating), preemption))
+/// Preemption tried on one node, without the snapshot: on a copy of the node's load, and with
+/// filters that follow each pod which is taken off or put back. So its cost grows with the pods of
+/// this node only.
+struct DryRun<'r, 's> {
+    filters: &'r mut Prepared<'s>,
+    node: Candidate<'s>,
+    /// The node's load without the pods that are off.
+    load: Load,
 }
 
-fn cost(ending: &[PreemptiblePod], violating: usize) -> Cost {
+impl DryRun<'_, '_> {
+    /// Whether the preemptor fits now.
+    fn fits(&self) -> bool {
+        let node = Candidate {
+            id: self.node.id,
+            info: self.node.info,
+            load: &self.load,
+        };
+        let mut refusing = Plugins::default();
+        self.filters.first_obstacle(&node, &mut refusing).is_empty()
+    }
+
+    fn take(&mut self, lower: &PreemptiblePod<'_>) {
+        self.load.remove(lower.demand);
+        self.follow(lower, -1);
+    }
+
+    fn put_back(&mut self, lower: &PreemptiblePod<'_>) {
+        self.load.add(lower.demand);
+        self.follow(lower, 1);
+    }
+
+    fn follow(&mut self, lower: &PreemptiblePod<'_>, change: i64) {
+        self.filters.follow(&PodMove {
+            node: self.node.id,
+            pod: lower.demand,
+            leaving: lower.leaving,
+            change,
+        });
+    }
+
+    /// The victims: the pods of lower priority that must end so that the pod fits. Pods that a
+    /// budget protects are spared first, then those of higher priority, then the older ones.
+    /// Afterwards the filters count all pods again.
+    fn victims(
+        &mut self,
+        budget_index: &BudgetIndex<'_>,
+        mut lower: Vec<PreemptiblePod<'_>>,
+    ) -> Option<(Cost, Preemption)> {
+        lower.sort_by(|one, other| {
+            (Reverse(one.priority), one.since, one.key).cmp(&(
+                Reverse(other.priority),
+                other.since,
+                other.key,
+            ))
+        });
+        let mut asked = HashMap::new();
+        let mut sorted: Vec<(bool, PreemptiblePod<'_>)> = lower
+            .into_iter()
+            .map(|lower| (budget_index.violates(&mut asked, &lower), lower))
+            .collect();
+        sorted.sort_by_key(|(violates, _)| !violates);
+        for (_, lower) in &sorted {
+            self.take(lower);
+        }
+        let helps = self.fits();
+        let mut ending = Vec::new();
+        // All lower pods are off the node now. Each is put back, and taken off again only if the
+        // pod would not fit beside it: the order of `sorted` decides which pods are spared.
+        for (violates, lower) in sorted {
+            self.put_back(&lower);
+            if helps && !self.fits() {
+                self.take(&lower);
+                ending.push((violates, lower));
+            }
+        }
+        for (_, lower) in &ending {
+            self.put_back(lower);
+        }
+        if !helps || ending.is_empty() {
+            return None;
+        }
+        let violating = ending.iter().filter(|(violates, _)| *violates).count();
+        let ending: Vec<PreemptiblePod<'_>> = ending.into_iter().map(|(_, lower)| lower).collect();
+        let victims = ending.iter().map(|lower| Victim {
+            key: lower.key.clone(),
+            uid: lower.uid.to_owned(),
+            generation: lower.generation,
+        });
+        let preemption = Preemption {
+            node: self.node.info.name.clone(),
+            violating,
+            victims: victims.collect(),
+        };
+        Some((cost(&ending, violating), preemption))
+    }
+}
+
+fn cost(ending: &[PreemptiblePod<'_>], violating: usize) -> Cost {
     let highest = ending.iter().map(|lower| lower.priority).max();
     let highest = highest.unwrap_or(i32::MIN);
     // Each pod counts, also where its priority is below zero.

@@ -488,7 +488,7 @@ impl Scheduler {
         let found = if kept.is_some_and(|node| awaits_victims(pod, &self.snapshot, node)) {
             Err(NoPreemption::Waits)
         } else {
-            preempt(pod, &mut self.snapshot, &self.budgets)
+            preempt(pod, &self.snapshot, &self.budgets)
         };
         self.snapshot.restore_reserved(reserved);
         match &found {

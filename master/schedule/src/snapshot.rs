@@ -45,27 +45,31 @@ impl Placed {
         self.node
     }
 
-    pub(crate) fn lower(&self, key: &PodKey) -> PreemptiblePod {
+    pub(crate) fn lower<'s>(&'s self, key: &'s PodKey) -> PreemptiblePod<'s> {
         PreemptiblePod {
-            key: key.clone(),
-            uid: self.uid.to_string(),
+            key,
+            uid: &self.uid,
             generation: self.generation,
-            demand: Arc::clone(&self.demand),
+            demand: &self.demand,
             priority: self.priority,
             since: self.since,
+            leaving: self.leaving,
         }
     }
 }
 
 /// A pod that may be preempted.
-#[derive(Debug, Clone)]
-pub(crate) struct PreemptiblePod {
-    pub(crate) key: PodKey,
-    pub(crate) uid: String,
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PreemptiblePod<'s> {
+    pub(crate) key: &'s PodKey,
+    pub(crate) uid: &'s str,
     pub(crate) generation: Option<i64>,
-    pub(crate) demand: Arc<Demand>,
+    pub(crate) demand: &'s Demand,
     pub(crate) priority: i32,
+    /// When it was started, in Unix seconds.
     pub(crate) since: i64,
+    /// Whether it is being deleted.
+    pub(crate) leaving: bool,
 }
 
 /// Nodes and placed pods. Invariant: the load of each node is the sum of the placed pods on it, and
@@ -156,9 +160,9 @@ impl Snapshot {
         &mut self.storage
     }
 
-    /// Whether a pod that counts somewhere uses a claim.
-    pub(crate) fn is_claim_used(&self, claim: &Key) -> bool {
-        self.claims.contains_key(claim)
+    /// How many of the pods that count somewhere use a claim.
+    pub(crate) fn claim_users(&self, claim: &Key) -> usize {
+        self.claims.get(claim).copied().unwrap_or_default()
     }
 
     /// The writes that a pod's claims need before the pod can be bound to a node; `None` if they
@@ -298,13 +302,6 @@ impl Snapshot {
 
     /// Removes a pod that was deleted or has ended; returns what it used on its node.
     pub fn remove(&mut self, key: &PodKey) -> Option<PodUsage> {
-        let placed = self.take(key)?;
-        self.nodes.drop_empty(placed.node);
-        Some(PodUsage(placed.demand))
-    }
-
-    /// Removes a pod from its node, to be put back.
-    pub(crate) fn take(&mut self, key: &PodKey) -> Option<Placed> {
         let placed = self.placed.remove(key)?;
         if let Some(count) = self.priorities.get_mut(&placed.priority) {
             *count = count.saturating_sub(1);
@@ -313,14 +310,8 @@ impl Snapshot {
             }
         }
         self.unload(&placed);
-        Some(placed)
-    }
-
-    /// Puts back a pod that was taken.
-    pub(crate) fn restore(&mut self, key: &PodKey, placed: Placed) {
-        self.load(&placed);
-        *self.priorities.entry(placed.priority).or_default() += 1;
-        self.placed.insert(key.clone(), placed);
+        self.nodes.drop_empty(placed.node);
+        Some(PodUsage(placed.demand))
     }
 
     /// Keeps a place for a pod on the node where its victims end.
@@ -426,7 +417,7 @@ impl Snapshot {
         }
     }
 
-    /// The node keeps its number, so that the pod can be put back.
+    /// The node keeps its number, so that the place can be put back.
     fn unload(&mut self, placed: &Placed) {
         let Placed {
             node,
@@ -469,7 +460,9 @@ impl Snapshot {
         self.remove(&request.key);
         let key = request.key.clone();
         let placed = self.placed_on(request, node, assumed);
-        self.restore(&key, placed);
+        self.load(&placed);
+        *self.priorities.entry(placed.priority).or_default() += 1;
+        self.placed.insert(key, placed);
     }
 
     fn placed_on(&mut self, request: PodRequest, node: &str, assumed: bool) -> Placed {

@@ -115,6 +115,7 @@ impl Topologies {
             all: self,
             topology,
             numbers: vec![None; self.by_number[topology.0].domains.len()],
+            open: 0,
         })
     }
 
@@ -131,6 +132,8 @@ pub(crate) struct Tally<'s> {
     all: &'s Topologies,
     topology: TopologyId,
     numbers: Vec<Option<i64>>,
+    /// How many domains have a number.
+    open: usize,
 }
 
 impl Tally<'_> {
@@ -148,8 +151,9 @@ impl Tally<'_> {
     pub(crate) fn open_all(&mut self) {
         let domains = &self.all.by_number[self.topology.0].domains;
         for (number, (_, nodes)) in self.numbers.iter_mut().zip(domains) {
-            if *nodes > 0 {
-                number.get_or_insert(0);
+            if *nodes > 0 && number.is_none() {
+                *number = Some(0);
+                self.open += 1;
             }
         }
     }
@@ -157,7 +161,21 @@ impl Tally<'_> {
     /// Adds to the number of a node's domain.
     pub(crate) fn add(&mut self, node: NodeId, more: i64) {
         if let Some(number) = self.entry(node) {
+            let is_new = number.is_none();
             *number.get_or_insert(0) += more;
+            self.open += usize::from(is_new);
+        }
+    }
+
+    /// Adds to the number of a node's domain. If that makes it zero, the domain is closed, as if
+    /// nothing had been added to it.
+    pub(crate) fn add_or_close(&mut self, node: NodeId, more: i64) {
+        self.add(node, more);
+        if let Some(number) = self.entry(node)
+            && *number == Some(0)
+        {
+            *number = None;
+            self.open -= 1;
         }
     }
 
@@ -177,6 +195,11 @@ impl Tally<'_> {
     /// Whether a node is in any domain of the topology.
     pub(crate) fn has_domain(&self, node: NodeId) -> bool {
         self.all.domain(self.topology, node).is_some()
+    }
+
+    /// Whether no domain is open.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.open == 0
     }
 
     /// The numbers of all open domains.
@@ -205,6 +228,11 @@ mod tests {
             [one, other, third].map(|node| pods.get(node)),
             [Some(3), Some(3), None]
         );
+        pods.add_or_close(third, 1);
+        pods.add_or_close(other, -3);
+        assert_eq!([one, third].map(|node| pods.get(node)), [None, Some(1)]);
+        pods.add_or_close(third, -1);
+        assert!(pods.is_empty());
         assert!(all.tally("rack").is_none());
         let disks = all.tally("disk").expect("a node has it");
         assert!(disks.has_domain(one) && !disks.has_domain(other));

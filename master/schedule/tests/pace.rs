@@ -204,7 +204,7 @@ fn a_preemption_in_a_large_cluster() {
         let mut higher = sized(kind, 99_999, "3200m");
         higher.priority = 1000;
         let before = spent_by_thread();
-        let found = preempt(&higher, &mut snapshot, &budgets).expect("others end for it");
+        let found = preempt(&higher, &snapshot, &budgets).expect("others end for it");
         let cost = spent_by_thread().saturating_sub(before);
         println!("{kind}: a preemption on {nodes} nodes with {LOWER} pods each: {cost:?}");
         assert_eq!((found.victims.len(), found.violating), (1, 0));

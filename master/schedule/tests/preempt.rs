@@ -56,35 +56,34 @@ fn cluster(pods: &[(&str, i32, i32, &str)]) -> Snapshot {
     snapshot
 }
 
-fn found(pod: &PodRequest, snapshot: &mut Snapshot, budgets: &Budgets) -> (String, Vec<String>) {
+fn found(pod: &PodRequest, snapshot: &Snapshot, budgets: &Budgets) -> (String, Vec<String>) {
     assert!(choose(pod, snapshot).is_err(), "it fits nowhere");
     let found = preempt(pod, snapshot, budgets).expect("others can end");
     let names = victims(&found).into_iter().map(str::to_owned).collect();
     (found.node, names)
 }
 
-fn why_not(pod: &PodRequest, snapshot: &mut Snapshot) -> String {
+fn why_not(pod: &PodRequest, snapshot: &Snapshot) -> String {
     let none = preempt(pod, snapshot, &Budgets::new()).expect_err("nobody should end");
     none.to_string()
 }
 
 #[test]
 fn preemption_deletes_the_fewest_pods_and_the_lowest_priority_first() {
-    let mut snapshot = cluster(&[("a", 1, 1, "n1"), ("b", 2, 1, "n1"), ("c", 9, 2, "n2")]);
+    let snapshot = cluster(&[("a", 1, 1, "n1"), ("b", 2, 1, "n1"), ("c", 9, 2, "n2")]);
     let pod = plain("p", 5, 1);
     let expected = ("n1".to_owned(), vec!["a".to_owned()]);
-    assert_eq!(found(&pod, &mut snapshot, &Budgets::new()), expected);
+    assert_eq!(found(&pod, &snapshot, &Budgets::new()), expected);
     let larger = plain("p", 5, 2);
-    let (_, both) = found(&larger, &mut snapshot, &Budgets::new());
+    let (_, both) = found(&larger, &snapshot, &Budgets::new());
     assert_eq!(both.len(), 2);
 }
 
 #[test]
 fn preemption_chooses_a_node_by_budgets_then_priority_then_number_then_age() {
     let pod = plain("p", 9, 2);
-    let choice = |pods: &[(&str, i32, i32, &str)], budgets: &Budgets| {
-        found(&pod, &mut cluster(pods), budgets).0
-    };
+    let choice =
+        |pods: &[(&str, i32, i32, &str)], budgets: &Budgets| found(&pod, &cluster(pods), budgets).0;
     let even = [("a", 1, 2, "n1"), ("b", 1, 2, "n2")];
     assert_eq!(choice(&even, &budget("a", 0)), "n2");
     assert_eq!(choice(&even, &budget("b", 0)), "n1");
@@ -118,7 +117,7 @@ fn preemption_chooses_a_node_by_budgets_then_priority_then_number_then_age() {
     });
     snapshot.place(young, "n2");
     assert_eq!(
-        found(&pod, &mut snapshot, &Budgets::new()).0,
+        found(&pod, &snapshot, &Budgets::new()).0,
         "n2",
         "the younger one ends"
     );
@@ -126,15 +125,15 @@ fn preemption_chooses_a_node_by_budgets_then_priority_then_number_then_age() {
 
 #[test]
 fn preemption_spares_pods_of_a_disruption_budget_where_others_suffice() {
-    let mut snapshot = cluster(&[("a", 1, 1, "n1"), ("b", 3, 1, "n1"), ("c", 99, 2, "n2")]);
+    let snapshot = cluster(&[("a", 1, 1, "n1"), ("b", 3, 1, "n1"), ("c", 99, 2, "n2")]);
     let pod = plain("p", 9, 1);
-    let (_, names) = found(&pod, &mut snapshot, &budget("a", 0));
+    let (_, names) = found(&pod, &snapshot, &budget("a", 0));
     assert_eq!(names, ["b"], "although it is more important");
 }
 
 #[test]
 fn preemption_does_not_count_a_disrupted_pod_against_its_budget_again() {
-    let mut snapshot = cluster(&[("a", 1, 1, "n1"), ("b", 3, 1, "n1"), ("c", 99, 2, "n2")]);
+    let snapshot = cluster(&[("a", 1, 1, "n1"), ("b", 3, 1, "n1"), ("c", 99, 2, "n2")]);
     let budget = json!({"metadata": {"namespace": "default", "name": "a"},
         "spec": {"selector": {"matchLabels": {"app": "a"}}},
         "status": {"disruptionsAllowed": 0, "disruptedPods": {"a": "2026-01-01T00:00:00Z"}}});
@@ -143,26 +142,39 @@ fn preemption_does_not_count_a_disrupted_pod_against_its_budget_again() {
         namespace: "default".to_owned(),
         name: "a".to_owned(),
     };
-    let (_, names) = found(&plain("p", 9, 1), &mut snapshot, &[(key, budget)].into());
+    let (_, names) = found(&plain("p", 9, 1), &snapshot, &[(key, budget)].into());
     assert_eq!(names, ["a"]);
 }
 
 #[test]
+fn preemption_ends_the_pods_that_anti_affinity_refuses_and_no_others() {
+    let snapshot = cluster(&[("a", 1, 1, "n1"), ("b", 1, 1, "n1"), ("c", 9, 1, "n2")]);
+    let away_from_both = pod("p", 5, 0, |pod| {
+        let needs = json!([{"key": "app", "operator": "In", "values": ["a", "c"]}]);
+        let term = json!({"labelSelector": {"matchExpressions": needs}, "topologyKey": "name"});
+        pod["spec"]["affinity"] =
+            json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}});
+    });
+    let expected = ("n1".to_owned(), vec!["a".to_owned()]);
+    assert_eq!(found(&away_from_both, &snapshot, &Budgets::new()), expected);
+}
+
+#[test]
 fn preemption_that_does_not_help_is_reported_in_upstreams_words() {
-    let mut snapshot = cluster(&[("a", 1, 2, "n1"), ("b", 7, 2, "n2")]);
+    let snapshot = cluster(&[("a", 1, 2, "n1"), ("b", 7, 2, "n2")]);
     assert_eq!(
-        why_not(&plain("p", 1, 1), &mut snapshot),
+        why_not(&plain("p", 1, 1), &snapshot),
         "0/2 nodes are available: 2 No preemption victims found for incoming pod."
     );
     assert_eq!(
-        why_not(&plain("p", 9, 3), &mut snapshot),
+        why_not(&plain("p", 9, 3), &snapshot),
         "0/2 nodes are available: 2 Preemption is not helpful for scheduling."
     );
     let at_b = pod("p", 5, 1, |pod| {
         pod["spec"]["nodeSelector"] = json!({"name": "n2"});
     });
     assert_eq!(
-        why_not(&at_b, &mut snapshot),
+        why_not(&at_b, &snapshot),
         "0/2 nodes are available: 1 No preemption victims found for incoming pod, 1 Preemption is not helpful for \
          scheduling."
     );
@@ -170,7 +182,7 @@ fn preemption_that_does_not_help_is_reported_in_upstreams_words() {
         pod["spec"]["preemptionPolicy"] = "Never".into();
     });
     assert_eq!(
-        why_not(&never, &mut snapshot),
+        why_not(&never, &snapshot),
         "not eligible due to preemptionPolicy=Never."
     );
 }
@@ -200,7 +212,7 @@ proptest! {
             return Ok(());
         }
         let budgets = budget(&format!("v{protected}"), 0);
-        if let Ok(found) = preempt(&pod, &mut snapshot, &budgets) {
+        if let Ok(found) = preempt(&pod, &snapshot, &budgets) {
             prop_assert!(!found.victims.is_empty());
             prop_assert_eq!(choose(&pod, &snapshot), before, "nothing is left changed");
             for Victim { key, .. } in &found.victims {

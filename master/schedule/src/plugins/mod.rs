@@ -5,6 +5,8 @@
 //! the pod has something to check: otherwise it costs nothing for each node.
 
 mod balanced_allocation;
+#[cfg(test)]
+mod follow_tests;
 mod image_locality;
 mod node_affinity;
 mod plugin;
@@ -23,7 +25,7 @@ use crate::event::{ClusterEvent, EventKind};
 use crate::request::PodRequest;
 use crate::snapshot::Snapshot;
 use crate::storage::VolumeRequirements;
-pub(crate) use plugin::{Candidate, Filter, Obstacle, Plugin};
+pub(crate) use plugin::{Candidate, Filter, Obstacle, Plugin, PodMove};
 
 /// The default profile.
 pub(crate) static PROFILE: [Plugin; 13] = [
@@ -147,6 +149,13 @@ impl<'a> Prepared<'a> {
             }
         }
         found
+    }
+
+    /// Counts a pod that is taken off its node or put back there, see [`Filter::follow`].
+    pub(crate) fn follow(&mut self, moved: &PodMove<'_>) {
+        for (_, filter) in &mut self.0 {
+            filter.follow(moved);
+        }
     }
 }
 

@@ -1,8 +1,9 @@
 //! The type of a plugin, and helpers that the plugins share.
 
 use crate::event::{ClusterEvent, EventKind};
+use crate::node::NodeId;
 pub(crate) use crate::nodes::Candidate;
-use crate::request::PodRequest;
+use crate::request::{Demand, PodRequest};
 use crate::snapshot::Snapshot;
 use std::borrow::Cow;
 
@@ -36,10 +37,28 @@ impl Obstacle {
     }
 }
 
+/// A step of preemption's dry run: a pod is taken off its node, or put back there. The pod counted
+/// when the filters were made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PodMove<'a> {
+    pub(crate) node: NodeId,
+    pub(crate) pod: &'a Demand,
+    /// Whether the pod is being deleted.
+    pub(crate) leaving: bool,
+    /// By how much the number of pods on the node changes: -1 or 1.
+    pub(crate) change: i64,
+}
+
 /// A plugin's data about one pod, to check nodes with.
 pub(crate) trait Filter {
     /// Adds the reasons why the pod can't run on a node.
     fn check(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>);
+
+    /// Counts a pod that is taken off its node or put back there (upstream: `PreFilterExtensions`).
+    /// Afterwards the filter checks nodes as one that is made from a snapshot with that change, at
+    /// a cost that grows neither with the nodes nor with their pods. A filter that reads pods only
+    /// from [`Candidate::load`] has nothing to do.
+    fn follow(&mut self, _moved: &PodMove<'_>) {}
 }
 
 /// Makes the filter for a pod; `None` if every node passes.

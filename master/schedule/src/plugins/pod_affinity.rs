@@ -1,6 +1,6 @@
 //! Affinity and anti-affinity to pods in the same topology domain (upstream: `InterPodAffinity`).
 
-use super::plugin::{Candidate, Filter, MAX_NODE_SCORE, Obstacle, Plugin};
+use super::plugin::{Candidate, Filter, MAX_NODE_SCORE, Obstacle, Plugin, PodMove};
 use crate::event::{ClusterEvent, EventKind, PodUsage};
 use crate::groups::Count;
 use crate::node::{NodeId, NodeInfo};
@@ -67,6 +67,14 @@ impl<'a> DomainTallies<'a> {
         }
     }
 
+    /// Adds to the number of a node's domain. A domain whose number becomes zero is as one to which
+    /// nothing was added.
+    fn change(&mut self, topology: &str, node: NodeId, change: i64) {
+        if let Some(tally) = self.tallies.get_mut(topology) {
+            tally.add_or_close(node, change);
+        }
+    }
+
     fn get(&self, topology: &str, node: NodeId) -> Option<i64> {
         self.tallies.get(topology)?.get(node)
     }
@@ -86,7 +94,7 @@ impl<'a> DomainTallies<'a> {
     /// Whether nothing was added.
     fn is_empty(&self) -> bool {
         let mut tallies = self.tallies.values();
-        tallies.all(|tally| tally.numbers().next().is_none())
+        tallies.all(Tally::is_empty)
     }
 }
 
@@ -119,6 +127,7 @@ fn means(term: &Term, pod: &Demand, snapshot: &Snapshot) -> bool {
 /// The required affinity and anti-affinity of a pod.
 struct Required<'a> {
     pod: &'a Demand,
+    snapshot: &'a Snapshot,
     /// The topologies of the required terms, each once.
     topologies: BTreeSet<&'a str>,
     /// Pods that all required affinity terms select.
@@ -127,9 +136,8 @@ struct Required<'a> {
     refused: DomainTallies<'a>,
     /// Pods whose anti-affinity selects it.
     refusing: DomainTallies<'a>,
-    /// Whether it may be the first of its kind: its terms select itself, and no other pod that they
-    /// select exists.
-    first: bool,
+    /// Whether its affinity terms select itself, so that it may be the first of its kind.
+    selects_itself: bool,
 }
 
 impl<'a> Required<'a> {
@@ -139,11 +147,15 @@ impl<'a> Required<'a> {
         let topologies = affinity.required.iter().map(|term| &*term.topology);
         let mut new = Self {
             pod: demand,
+            snapshot,
             topologies: topologies.collect(),
             wanted: DomainTallies::of(snapshot),
             refused: DomainTallies::of(snapshot),
             refusing: DomainTallies::of(snapshot),
-            first: false,
+            selects_itself: affinity
+                .required
+                .iter()
+                .all(|term| means(term, demand, snapshot)),
         };
         // Once for all terms: each pod is compared with each of them here.
         let required: Vec<&Term> = affinity.required.iter().collect();
@@ -155,8 +167,6 @@ impl<'a> Required<'a> {
         for &topology in &new.topologies {
             new.wanted.add(topology, 1, near.iter().copied());
         }
-        let mut own = affinity.required.iter();
-        new.first = own.all(|term| means(term, demand, snapshot)) && new.wanted.is_empty();
         for term in &affinity.refused {
             new.refused.add(&term.topology, 1, meant(&[term], snapshot));
         }
@@ -175,13 +185,18 @@ impl<'a> Required<'a> {
         affinity.required.is_empty() && affinity.refused.is_empty() && self.refusing.is_empty()
     }
 
+    /// Whether its terms select itself, and no other pod that they select exists.
+    fn is_first(&self) -> bool {
+        self.selects_itself && self.wanted.is_empty()
+    }
+
     fn is_near(&self, node: &Candidate<'_>) -> bool {
         let mut topologies = self.topologies.iter();
         if !topologies.all(|topology| node.info.labels.contains_key(*topology)) {
             return false;
         }
         let mut topologies = self.topologies.iter();
-        self.first || topologies.all(|topology| self.wanted.get(topology, node.id) > Some(0))
+        self.is_first() || topologies.all(|topology| self.wanted.get(topology, node.id) > Some(0))
     }
 }
 
@@ -197,6 +212,27 @@ impl Filter for Required<'_> {
         if self.refusing.has_some(node.id) {
             let reason = "node(s) didn't satisfy existing pods anti-affinity rules";
             found.push(Obstacle::passing(reason));
+        }
+    }
+
+    fn follow(&mut self, moved: &PodMove<'_>) {
+        let (own, snapshot) = (self.pod, self.snapshot);
+        let PodMove {
+            node, pod, change, ..
+        } = *moved;
+        let mut required = own.affinity.required.iter();
+        if required.all(|term| means(term, pod, snapshot)) {
+            for topology in &self.topologies {
+                self.wanted.change(topology, node, change);
+            }
+        }
+        let refused = own.affinity.refused.iter();
+        for term in refused.filter(|term| means(term, pod, snapshot)) {
+            self.refused.change(&term.topology, node, change);
+        }
+        let refusing = pod.affinity.refused.iter();
+        for term in refusing.filter(|term| means(term, own, snapshot)) {
+            self.refusing.change(&term.topology, node, change);
         }
     }
 }

@@ -1,15 +1,16 @@
 //! Spreads pods over topology domains (upstream: `PodTopologySpread`, with the system's default
 //! constraints for pods that have none).
 
-use super::plugin::{Candidate, Filter, MAX_NODE_SCORE, Obstacle, Plugin};
+use super::plugin::{Candidate, Filter, MAX_NODE_SCORE, Obstacle, Plugin, PodMove};
 use crate::event::{ClusterEvent, EventKind, PodUsage};
 use crate::node::NodeId;
 use crate::node::NodeInfo;
-use crate::request::PodRequest;
+use crate::request::{Demand, PodRequest};
 use crate::snapshot::Snapshot;
 use crate::terms::Spread;
 use crate::topology::{FAILURE_ZONE, Tally};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 pub(super) const PLUGIN: Plugin = Plugin {
     name: "PodTopologySpread",
@@ -36,6 +37,12 @@ const ZONES_SKEW: i64 = 5;
 fn counts_all(spread: &Spread, pod: &PodRequest) -> bool {
     let by_selectors = spread.by_selectors && pod.node_preferences.requires();
     !(spread.by_taints || by_selectors)
+}
+
+/// Whether the pod tolerates a node's taints.
+fn tolerates(pod: &PodRequest, node: &NodeInfo) -> bool {
+    let mut taints = node.taints.iter();
+    taints.all(|taint| !taint.forbids() || taint.tolerated(&pod.tolerations))
 }
 
 /// A cached answer about each node, so that it is computed once for all constraints.
@@ -93,13 +100,7 @@ impl<'a> Counting<'a> {
             let allow = || pod.node_preferences.allow(&node.name, &node.labels);
             self.allowed.of(id, allow)
         };
-        let tolerated = || {
-            let tolerate = || {
-                let mut taints = node.taints.iter();
-                taints.all(|taint| !taint.forbids() || taint.tolerated(&pod.tolerations))
-            };
-            self.tolerated.of(id, tolerate)
-        };
+        let tolerated = || self.tolerated.of(id, || tolerates(pod, node));
         (!spread.by_selectors || allowed()) && (!spread.by_taints || tolerated())
     }
 }
@@ -126,16 +127,58 @@ fn fill(spread: &Spread, counting: &Counting<'_>, snapshot: &Snapshot, tally: &m
 }
 
 /// The constraints that refuse nodes.
-struct Hard<'a>(Vec<Counted<'a>>);
+struct Hard<'a> {
+    pod: &'a PodRequest,
+    snapshot: &'a Snapshot,
+    constraints: Vec<Counted<'a>>,
+}
 
 struct Counted<'a> {
     spread: &'a Spread,
     /// Pods by domain; `None` where no node has the label.
     pods: Option<Tally<'a>>,
-    /// Pods of the emptiest domain.
+    /// Pods of the emptiest domain; 0 if there are too few domains.
     least: i64,
+    /// Whether there are fewer domains than `minDomains`.
+    too_few: bool,
+    /// How many domains have each number of pods, for [`Self::add`]; empty until the first call.
+    sizes: BTreeMap<i64, usize>,
     /// 1 if the constraint selects the pod itself, else 0.
     own: i64,
+}
+
+impl Counted<'_> {
+    /// Adds to the pods of a node's domain.
+    fn add(&mut self, node: NodeId, more: i64) {
+        let Some(pods) = &mut self.pods else { return };
+        let Some(before) = pods.get(node) else { return };
+        if self.sizes.is_empty() {
+            for number in pods.numbers() {
+                *self.sizes.entry(number).or_default() += 1;
+            }
+        }
+        pods.add_if_open(node, more);
+        if let Some(domains) = self.sizes.get_mut(&before) {
+            *domains -= 1;
+            if *domains == 0 {
+                self.sizes.remove(&before);
+            }
+        }
+        *self.sizes.entry(before + more).or_default() += 1;
+        if !self.too_few {
+            self.least = self.sizes.keys().next().copied().unwrap_or_default();
+        }
+    }
+
+    /// Whether a node's pods count.
+    fn counts(&self, pod: &PodRequest, node: Option<&NodeInfo>) -> bool {
+        let allowed = |node: &NodeInfo| {
+            let allow = || pod.node_preferences.allow(&node.name, &node.labels);
+            (!self.spread.by_selectors || allow())
+                && (!self.spread.by_taints || tolerates(pod, node))
+        };
+        counts_all(self.spread, pod) || node.is_some_and(allowed)
+    }
 }
 
 impl<'a> Hard<'a> {
@@ -163,24 +206,34 @@ impl<'a> Hard<'a> {
             }
             let domains = || pods.iter().flat_map(Tally::numbers);
             let least = domains().min().unwrap_or_default();
+            let too_few = domains().count() < spread.min_domains;
             Counted {
-                least: if domains().count() < spread.min_domains {
-                    0
-                } else {
-                    least
-                },
+                least: if too_few { 0 } else { least },
+                too_few,
+                sizes: BTreeMap::new(),
                 own: i64::from(spread.selects(&pod.demand.labels)),
                 pods,
                 spread,
             }
         });
-        Self(counted.collect())
+        let constraints = counted.collect();
+        Self {
+            pod,
+            snapshot,
+            constraints,
+        }
+    }
+
+    /// Whether a node has the topology labels of all constraints.
+    fn has_all(&self, node: NodeId) -> bool {
+        let mut tallies = self.constraints.iter().map(|counted| &counted.pods);
+        tallies.all(|tally| tally.as_ref().is_some_and(|tally| tally.has_domain(node)))
     }
 }
 
 impl Filter for Hard<'_> {
     fn check(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
-        for counted in &self.0 {
+        for counted in &self.constraints {
             let pods = counted.pods.as_ref();
             let Some(pods) = pods.filter(|pods| pods.has_domain(node.id)) else {
                 let reason =
@@ -191,6 +244,23 @@ impl Filter for Hard<'_> {
             if pods + counted.own - counted.least > counted.spread.skew {
                 let reason = "node(s) didn't match pod topology spread constraints";
                 return found.push(Obstacle::passing(reason));
+            }
+        }
+    }
+
+    fn follow(&mut self, moved: &PodMove<'_>) {
+        let Demand {
+            namespace, labels, ..
+        } = moved.pod;
+        // Pods that are being deleted do not count.
+        let may_count = !moved.leaving && *namespace == self.pod.demand.namespace;
+        if !may_count || !self.has_all(moved.node) {
+            return;
+        }
+        let node = self.snapshot.node(moved.node);
+        for counted in &mut self.constraints {
+            if counted.spread.selects(labels) && counted.counts(self.pod, node) {
+                counted.add(moved.node, moved.change);
             }
         }
     }
