@@ -17,8 +17,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::hash::BuildHasherDefault;
 
-/// The best node is chosen among this many nodes with victims, or a tenth of all nodes if that is
-/// more (as upstream).
+/// The best node is chosen among this many nodes with victims, or a tenth of the nodes where
+/// preemption may help if that is more (upstream: `GetOffsetAndNumCandidates`).
 const LEAST_CANDIDATES: usize = 100;
 /// See [`LEAST_CANDIDATES`].
 const SHARE_OF_NODES: usize = 10;
@@ -230,10 +230,11 @@ pub fn preempt(
         return Err(none);
     }
     let budget_index = BudgetIndex::of(budgets);
-    let most = LEAST_CANDIDATES.max(nodes / SHARE_OF_NODES);
-    // In chunks, so that pods are not collected for more nodes than needed.
-    let chunks = hopeful.chunks(most);
-    let lower = chunks.flat_map(|nodes| lower_on(nodes, pod.priority, snapshot));
+    let enough = LEAST_CANDIDATES.max(hopeful.len() / SHARE_OF_NODES);
+    // In two parts, as the pods of the first nodes are usually all that is needed.
+    let (first, others) = hopeful.split_at(enough.min(hopeful.len()));
+    let parts = [first, others].into_iter();
+    let lower = parts.flat_map(|nodes| lower_on(nodes, pod.priority, snapshot));
     let found = lower.filter_map(|(node, lower)| {
         let node = snapshot.candidate(node)?;
         let mut dry_run = DryRun {
@@ -243,8 +244,17 @@ pub fn preempt(
         };
         dry_run.victims(&budget_index, lower)
     });
-    let found: Vec<(Cost, Preemption)> = found.take(most).collect();
-    let best = found.into_iter().min_by_key(|(cost, _)| *cost);
+    let mut best: Option<(Cost, Preemption)> = None;
+    for (at, (cost, preemption)) in found.enumerate() {
+        if best.as_ref().is_none_or(|(least, _)| cost < *least) {
+            best = Some((cost, preemption));
+        }
+        // As upstream, the search goes on while each node has victims that violate a budget.
+        let spares_budgets = best.as_ref().is_some_and(|(_, best)| best.violating == 0);
+        if at + 1 >= enough && spares_budgets {
+            break;
+        }
+    }
     best.map(|(_, preemption)| preemption).ok_or(none)
 }
 
@@ -269,6 +279,9 @@ fn lower_on<'s>(
     priority: i32,
     snapshot: &'s Snapshot,
 ) -> Vec<(NodeId, Vec<PreemptiblePod<'s>>)> {
+    if nodes.is_empty() {
+        return Vec::new();
+    }
     let mut found: ByNode<'s> = nodes.iter().map(|node| (*node, Vec::new())).collect();
     for (key, placed) in snapshot.lower_than(priority) {
         if let Some(pods) = found.get_mut(&placed.node()) {

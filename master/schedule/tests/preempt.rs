@@ -146,6 +146,57 @@ fn preemption_does_not_count_a_disrupted_pod_against_its_budget_again() {
     assert_eq!(names, ["a"]);
 }
 
+/// Nodes with a pod each that fills them; those from `from` on have the label `disk`.
+fn many_nodes(nodes: usize, from: usize, victim: impl Fn(usize) -> PodRequest) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    for at in 0..nodes {
+        let name = format!("n{at:04}");
+        let mut labels = json!({"name": name});
+        if at >= from {
+            labels["disk"] = "ssd".into();
+        }
+        let node = json!({"metadata": {"name": name, "labels": labels}, "status": {
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "allocatable": {"cpu": "2", "memory": "64Gi", "pods": "110"},
+        }});
+        snapshot.set_node(NodeInfo::of(&serde_json::from_value(node).expect("a node")));
+        snapshot.place(victim(at), &name);
+    }
+    snapshot
+}
+
+/// As upstream documents: a tenth of the nodes where preemption may help, at least 100.
+#[test]
+fn preemption_chooses_among_a_tenth_of_the_nodes_where_it_may_help() {
+    let chosen = |from: usize| {
+        // From node to node, the victims are less important.
+        let victim = |at: usize| {
+            let important = 2000 - i32::try_from(at).expect("a small number");
+            plain(&format!("v{at}"), important, 2)
+        };
+        let snapshot = many_nodes(2000, from, victim);
+        let on_ssd = pod("p", 5000, 1, |pod| {
+            pod["spec"]["nodeSelector"] = json!({"disk": "ssd"});
+        });
+        found(&on_ssd, &snapshot, &Budgets::new()).0
+    };
+    assert_eq!(chosen(0), "n0199", "the last of 200 nodes");
+    assert_eq!(chosen(1500), "n1599", "the last of 100 nodes, not of 200");
+}
+
+#[test]
+fn preemption_looks_further_while_each_victim_violates_a_budget() {
+    let victim = |at: usize| {
+        let app = if at < 120 { "guarded" } else { "free" };
+        pod(&format!("v{at}"), 1, 2, |pod| {
+            pod["metadata"]["labels"] = json!({"app": app});
+        })
+    };
+    let snapshot = many_nodes(150, 0, victim);
+    let (node, _) = found(&plain("p", 9, 1), &snapshot, &budget("guarded", 0));
+    assert_eq!(node, "n0120", "the first one after 120 that violate it");
+}
+
 #[test]
 fn preemption_ends_the_pods_that_anti_affinity_refuses_and_no_others() {
     let snapshot = cluster(&[("a", 1, 1, "n1"), ("b", 1, 1, "n1"), ("c", 9, 1, "n2")]);
