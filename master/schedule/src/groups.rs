@@ -2,7 +2,7 @@
 
 use crate::node::NodeId;
 use crate::request::Demand;
-use crate::terms::{Affinity, Labels};
+use crate::terms::{Affinity, Labels, is_own_label};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -50,13 +50,87 @@ impl Hasher for NumberHasher {
     }
 }
 
+/// Pods that differ only in labels for which [`is_own_label`] holds.
+#[derive(Debug, Clone, Default)]
+struct Numbered {
+    /// All of them.
+    nodes: ByNode,
+    /// The same by all their labels.
+    each: ByLabels,
+}
+
+/// Pods by labels and node.
+#[derive(Debug, Clone, Default)]
+struct Groups {
+    /// Pods without labels of their own.
+    by_labels: ByLabels,
+    /// The others by the labels that they share: most selectors read only these, and are compared
+    /// once with all pods of a StatefulSet.
+    numbered: HashMap<Labels, Numbered>,
+}
+
+impl Groups {
+    fn add(&mut self, labels: &Arc<Labels>, node: NodeId, leaving: bool) {
+        let Some(shared) = shared_labels(labels) else {
+            return enter(&mut self.by_labels, labels, node, leaving);
+        };
+        let numbered = self.numbered.entry(shared).or_default();
+        put(&mut numbered.nodes, node, leaving);
+        enter(&mut numbered.each, labels, node, leaving);
+    }
+
+    /// Removes a pod; returns whether there are none left.
+    fn remove(&mut self, labels: &Labels, node: NodeId, leaving: bool) -> bool {
+        match shared_labels(labels) {
+            None => leave(&mut self.by_labels, labels, node, leaving),
+            Some(shared) => {
+                if let Some(numbered) = self.numbered.get_mut(&shared) {
+                    leave(&mut numbered.each, labels, node, leaving);
+                    if take(&mut numbered.nodes, node, leaving) {
+                        self.numbered.remove(&shared);
+                    }
+                }
+            }
+        }
+        self.by_labels.is_empty() && self.numbered.is_empty()
+    }
+
+    /// Pods whose labels are selected, in groups; `reads_own` as in [`PodGroups::selected`].
+    fn selected<'a>(
+        &'a self,
+        reads_own: bool,
+        selects: impl Fn(&Labels) -> bool,
+    ) -> impl Iterator<Item = &'a ByNode> {
+        let plain = self.by_labels.iter();
+        let plain = plain.map(|(labels, nodes)| (&**labels, nodes));
+        let numbered = self.numbered.iter().filter(move |_| !reads_own);
+        let numbered = numbered.map(|(labels, numbered)| (labels, &numbered.nodes));
+        let each = self.numbered.values().filter(move |_| reads_own);
+        let each = each.flat_map(|numbered| &numbered.each);
+        let each = each.map(|(labels, nodes)| (&**labels, nodes));
+        let all = plain.chain(numbered).chain(each);
+        all.filter(move |(labels, _)| selects(labels))
+            .map(|(_, nodes)| nodes)
+    }
+}
+
+/// The labels of a pod without those that are its own; `None` if it has no such labels.
+fn shared_labels(labels: &Labels) -> Option<Labels> {
+    let has_own = labels.keys().any(|key| is_own_label(key));
+    has_own.then(|| {
+        let shared = labels.iter().filter(|(key, _)| !is_own_label(key));
+        let shared = shared.map(|(key, value)| (key.clone(), value.clone()));
+        shared.collect()
+    })
+}
+
 /// Pods by namespace, labels and node; replicas also by owner, and pods with affinity or
 /// anti-affinity also by their terms. Invariant: it holds the placed pods, each once.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PodGroups {
-    by_labels: HashMap<Box<str>, ByLabels>,
+    by_labels: HashMap<Box<str>, Groups>,
     /// Replicas, by their owner's UID.
-    by_owner: HashMap<String, ByLabels>,
+    by_owner: HashMap<String, Groups>,
     /// Pods with affinity or anti-affinity, by their terms: replicas have the same terms, even
     /// where each has a label of its own.
     asking: HashMap<Affinity, ByNode>,
@@ -92,11 +166,18 @@ impl AlikePods<'_> {
     }
 }
 
+/// Adds a pod to its node.
+fn put(nodes: &mut ByNode, node: NodeId, leaving: bool) {
+    let count = nodes.entry(node).or_default();
+    count.all += 1;
+    count.leaving += usize::from(leaving);
+}
+
 /// Adds a pod to the group of its labels.
-fn enter(groups: &mut ByLabels, labels: &Arc<Labels>, add: impl FnOnce(&mut ByNode)) {
+fn enter(groups: &mut ByLabels, labels: &Arc<Labels>, node: NodeId, leaving: bool) {
     match groups.get_mut(labels) {
-        Some(nodes) => add(nodes),
-        None => add(groups.entry(Arc::clone(labels)).or_default()),
+        Some(nodes) => put(nodes, node, leaving),
+        None => put(groups.entry(Arc::clone(labels)).or_default(), node, leaving),
     }
 }
 
@@ -112,52 +193,47 @@ fn take(nodes: &mut ByNode, node: NodeId, leaving: bool) -> bool {
     nodes.is_empty()
 }
 
-/// Removes a pod from the group of its labels; returns whether there are no groups left.
-fn leave(groups: &mut ByLabels, labels: &Labels, node: NodeId, leaving: bool) -> bool {
+/// Removes a pod from the group of its labels.
+fn leave(groups: &mut ByLabels, labels: &Labels, node: NodeId, leaving: bool) {
     if let Some(nodes) = groups.get_mut(labels)
         && take(nodes, node, leaving)
     {
         groups.remove(labels);
     }
-    groups.is_empty()
 }
 
 impl PodGroups {
     pub(crate) fn add(&mut self, demand: &Demand, node: NodeId, leaving: bool) {
-        let add = |nodes: &mut ByNode| {
-            let count = nodes.entry(node).or_default();
-            count.all += 1;
-            count.leaving += usize::from(leaving);
-        };
         let namespace = match self.by_labels.get_mut(&*demand.namespace) {
             Some(namespace) => namespace,
             None => self.by_labels.entry(demand.namespace.clone()).or_default(),
         };
-        enter(namespace, &demand.labels, add);
+        namespace.add(&demand.labels, node, leaving);
         if let Some(owner) = &demand.owner {
             let own = match self.by_owner.get_mut(owner) {
                 Some(own) => own,
                 None => self.by_owner.entry(owner.clone()).or_default(),
             };
-            enter(own, &demand.labels, add);
+            own.add(&demand.labels, node, leaving);
         }
         if !demand.affinity.is_empty() {
-            match self.asking.get_mut(&demand.affinity) {
-                Some(nodes) => add(nodes),
-                None => add(self.asking.entry(demand.affinity.clone()).or_default()),
-            }
+            let asking = match self.asking.get_mut(&demand.affinity) {
+                Some(asking) => asking,
+                None => self.asking.entry(demand.affinity.clone()).or_default(),
+            };
+            put(asking, node, leaving);
         }
     }
 
     pub(crate) fn remove(&mut self, demand: &Demand, node: NodeId, leaving: bool) {
         if let Some(namespace) = self.by_labels.get_mut(&*demand.namespace)
-            && leave(namespace, &demand.labels, node, leaving)
+            && namespace.remove(&demand.labels, node, leaving)
         {
             self.by_labels.remove(&*demand.namespace);
         }
         if let Some(owner) = &demand.owner
             && let Some(own) = self.by_owner.get_mut(owner)
-            && leave(own, &demand.labels, node, leaving)
+            && own.remove(&demand.labels, node, leaving)
         {
             self.by_owner.remove(owner);
         }
@@ -169,15 +245,18 @@ impl PodGroups {
         }
     }
 
-    /// Pods of a namespace whose labels are selected, by node.
+    /// Pods of a namespace whose labels are selected, by node. `reads_own` says whether `selects`
+    /// reads labels for which [`is_own_label`] holds; without this it sees none of them.
     pub(crate) fn selected<'a>(
         &'a self,
         namespace: &str,
+        reads_own: bool,
         selects: impl Fn(&Labels) -> bool + 'a,
     ) -> impl Iterator<Item = (NodeId, Count)> {
-        let groups = self.by_labels.get(namespace).into_iter().flatten();
-        let selected = groups.filter(move |(labels, _)| selects(labels));
-        selected.flat_map(|(_, nodes)| nodes.iter().map(|(node, count)| (*node, *count)))
+        let groups = self.by_labels.get(namespace);
+        let selected = groups.map(|groups| groups.selected(reads_own, selects));
+        let nodes = selected.into_iter().flatten().flatten();
+        nodes.map(|(node, count)| (*node, *count))
     }
 
     /// Pods that have the `wanted` labels: those of the pod's owner, or if it has none, of its
@@ -192,13 +271,16 @@ impl PodGroups {
             let mut wanted = wanted.iter();
             wanted.all(|(key, value)| labels.get(*key).is_some_and(|own| own == value))
         };
-        let groups = groups.into_iter().flatten();
-        let mut alike = groups.filter(|(labels, _)| has(labels));
+        let Some(groups) = groups else {
+            return AlikePods(Cow::default());
+        };
+        let reads_own = wanted.keys().any(|key| is_own_label(key));
+        let mut alike = groups.selected(reads_own, has);
         let mut all = match alike.next() {
-            Some((_, nodes)) => Cow::Borrowed(nodes),
+            Some(nodes) => Cow::Borrowed(nodes),
             None => Cow::default(),
         };
-        for (node, count) in alike.flat_map(|(_, nodes)| nodes) {
+        for (node, count) in alike.flatten() {
             let sum = all.to_mut().entry(*node).or_default();
             sum.all += count.all;
             sum.leaving += count.leaving;
@@ -220,5 +302,101 @@ impl PodGroups {
     /// Whether there are no such pods.
     pub(crate) fn nobody_asks(&self) -> bool {
         self.asking.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::PodRequest;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+    use std::cell::Cell;
+
+    const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
+
+    /// A pod of a StatefulSet; with a number, it has a label of its own.
+    fn pod(app: &str, number: Option<usize>, terms: &[Value]) -> Arc<Demand> {
+        let mut labels = json!({"app": app});
+        if let Some(number) = number {
+            labels[POD_NAME] = number.to_string().into();
+        }
+        let owner = json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": app, "uid": app, "controller": true}]);
+        let metadata =
+            json!({"namespace": "d", "name": "p", "labels": labels, "ownerReferences": owner});
+        let affinity =
+            json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}});
+        let spec = json!({"containers": [], "affinity": affinity});
+        let pod = json!({"metadata": metadata, "spec": spec});
+        PodRequest::of(&serde_json::from_value(pod).expect("a pod")).demand
+    }
+
+    /// Pods by node.
+    fn sums(pods: impl Iterator<Item = (NodeId, Count)>) -> BTreeMap<usize, (usize, usize)> {
+        let mut sums: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
+        for (node, count) in pods {
+            let sum = sums.entry(node.0).or_default();
+            *sum = (sum.0 + count.all, sum.1 + count.leaving);
+        }
+        sums
+    }
+
+    fn term(key: &str, operator: &str, values: &[&str]) -> Value {
+        let need = json!({"key": key, "operator": operator, "values": values});
+        json!({"topologyKey": "zone", "labelSelector": {"matchExpressions": [need]}})
+    }
+
+    proptest! {
+        /// Whether or not they are counted by labels that they share.
+        #[test]
+        fn selected_pods_are_those_whose_labels_are_selected(
+            pods in proptest::collection::vec(
+                (0..2_usize, proptest::option::of(0..3_usize), 0..3_usize, any::<bool>(), any::<bool>()), 0..20),
+        ) {
+            let mut groups = PodGroups::default();
+            let apps = ["a", "b"];
+            for (app, number, node, leaving, _) in &pods {
+                groups.add(&pod(apps[*app], *number, &[]), NodeId(*node), *leaving);
+            }
+            for (app, number, node, leaving, stays) in &pods {
+                if !stays {
+                    groups.remove(&pod(apps[*app], *number, &[]), NodeId(*node), *leaving);
+                }
+            }
+            let terms = [term("app", "In", &["a"]), term(POD_NAME, "NotIn", &["1"]),
+                term(POD_NAME, "Exists", &[]), term("app", "Exists", &[])];
+            for term in &pod("a", None, &terms).affinity.refused {
+                let selects = |labels: &Labels| term.selects_labels(labels);
+                let found = groups.selected("d", term.reads_own_labels(), selects);
+                let one_by_one = pods.iter().filter_map(|(app, number, node, leaving, stays)| {
+                    let pod = pod(apps[*app], *number, &[]);
+                    let count = Count { all: 1, leaving: usize::from(*leaving) };
+                    (*stays && term.selects_labels(&pod.labels)).then_some((NodeId(*node), count))
+                });
+                prop_assert_eq!(sums(found), sums(one_by_one));
+            }
+            if !pods.iter().any(|(.., stays)| *stays) {
+                prop_assert!(groups.by_labels.is_empty() && groups.by_owner.is_empty());
+            }
+        }
+    }
+
+    /// With thousands of replicas, one comparison for each took most of a decision.
+    #[test]
+    fn a_selector_is_compared_once_with_all_pods_of_a_stateful_set() {
+        let mut groups = PodGroups::default();
+        for number in 0..100 {
+            groups.add(&pod("a", Some(number), &[]), NodeId(number), false);
+        }
+        let compared = Cell::new(0);
+        let selects = |labels: &Labels| {
+            compared.set(compared.get() + 1);
+            labels.contains_key("app")
+        };
+        let found = sums(groups.selected("d", false, selects));
+        assert_eq!((found.len(), compared.get()), (100, 1));
+        let alike = groups.alike(&pod("a", Some(7), &[]), &BTreeMap::new());
+        assert_eq!(alike.nodes().count(), 100);
+        assert!(matches!(alike.0, Cow::Borrowed(_)), "nothing is added up");
     }
 }

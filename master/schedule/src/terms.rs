@@ -15,6 +15,28 @@ pub(crate) type Labels = BTreeMap<String, String>;
 /// Labels of namespaces.
 pub(crate) type Namespaces = HashMap<String, Labels>;
 
+/// Labels of which each pod of a StatefulSet or of an indexed Job has a value of its own (as
+/// upstream).
+const OWN_LABELS: [&str; 3] = [
+    "statefulset.kubernetes.io/pod-name",
+    "apps.kubernetes.io/pod-index",
+    "batch.kubernetes.io/job-completion-index",
+];
+
+/// Whether each pod of a StatefulSet or of an indexed Job has a value of its own of a label.
+pub(crate) fn is_own_label(key: &str) -> bool {
+    OWN_LABELS.contains(&key)
+}
+
+fn reads_own_labels(selector: Option<&LabelSelector>) -> bool {
+    selector.is_some_and(|selector| {
+        let equal = selector.match_labels.iter().flatten().map(|(key, _)| key);
+        let needs = selector.match_expressions.iter().flatten();
+        let mut keys = equal.chain(needs.map(|need| &need.key));
+        keys.any(|key| is_own_label(key))
+    })
+}
+
 /// A term of affinity or anti-affinity.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Term {
@@ -91,6 +113,11 @@ impl Term {
     pub(crate) fn selects_labels(&self, labels: &Labels) -> bool {
         let selector = self.selector.as_ref();
         selector.is_some_and(|selector| label_selector::selects(selector, labels))
+    }
+
+    /// Whether it reads a label for which [`is_own_label`] holds.
+    pub(crate) fn reads_own_labels(&self) -> bool {
+        reads_own_labels(self.selector.as_ref())
     }
 }
 
@@ -238,6 +265,11 @@ impl Spread {
             by_taints: honored(one.node_taints_policy.as_ref(), "Ignore"),
             selector,
         }
+    }
+
+    /// Whether it reads a label for which [`is_own_label`] holds.
+    pub(crate) fn reads_own_labels(&self) -> bool {
+        reads_own_labels(self.selector.as_ref())
     }
 
     /// Whether it selects a pod of its namespace with these labels.

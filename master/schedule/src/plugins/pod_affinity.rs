@@ -108,8 +108,9 @@ fn meant<'a>(
         let mut terms = terms.iter();
         terms.all(|term| term.selects_namespace(known, namespace))
     });
+    let reads_own = terms.iter().any(|term| term.reads_own_labels());
     namespaces.flat_map(move |namespace| {
-        groups.selected(namespace, move |labels| {
+        groups.selected(namespace, reads_own, move |labels| {
             terms.iter().all(|term| term.selects_labels(labels))
         })
     })

@@ -7,7 +7,7 @@ use crate::node::NodeId;
 use crate::node::NodeInfo;
 use crate::request::{Demand, PodRequest};
 use crate::snapshot::Snapshot;
-use crate::terms::Spread;
+use crate::terms::{Labels, Spread};
 use crate::topology::{FAILURE_ZONE, Tally};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -110,9 +110,9 @@ impl<'a> Counting<'a> {
 fn fill(spread: &Spread, counting: &Counting<'_>, snapshot: &Snapshot, tally: &mut Tally<'_>) {
     let pod = counting.pod;
     let namespace = &pod.demand.namespace;
-    let selected = snapshot
-        .groups()
-        .selected(namespace, |labels| spread.selects(labels));
+    let reads_own = spread.reads_own_labels();
+    let selects = |labels: &Labels| spread.selects(labels);
+    let selected = snapshot.groups().selected(namespace, reads_own, selects);
     let all = counts_all(spread, pod);
     let counts = |id| {
         let node = snapshot.node(id);
