@@ -33,7 +33,6 @@ use containerd_client::services::v1::{
 use containerd_client::tonic::transport::Channel;
 use containerd_client::tonic::{Code, Status};
 use prost_types::FieldMask;
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
