@@ -96,11 +96,11 @@ impl Groups {
     }
 
     /// Pods whose labels are selected, in groups; `reads_own` as in [`PodGroups::selected`].
-    fn selected<'a>(
-        &'a self,
+    fn selected(
+        &self,
         reads_own: bool,
         selects: impl Fn(&Labels) -> bool,
-    ) -> impl Iterator<Item = &'a ByNode> {
+    ) -> impl Iterator<Item = &ByNode> {
         let plain = self.by_labels.iter();
         let plain = plain.map(|(labels, nodes)| (&**labels, nodes));
         let numbered = self.numbered.iter().filter(move |_| !reads_own);

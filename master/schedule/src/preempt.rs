@@ -222,12 +222,12 @@ pub fn preempt(
     }
     let mut filters = Prepared::of(pod, snapshot);
     let (nodes, hopeful) = hopeful(&filters, snapshot);
-    let none = NoPreemption::Nowhere {
+    let nowhere = NoPreemption::Nowhere {
         nodes,
         helpless: nodes - hopeful.len(),
     };
     if snapshot.lowest_priority() >= Some(pod.priority) || hopeful.is_empty() {
-        return Err(none);
+        return Err(nowhere);
     }
     let budget_index = BudgetIndex::of(budgets);
     let enough = LEAST_CANDIDATES.max(hopeful.len() / SHARE_OF_NODES);
@@ -255,7 +255,7 @@ pub fn preempt(
             break;
         }
     }
-    best.map(|(_, preemption)| preemption).ok_or(none)
+    best.map(|(_, preemption)| preemption).ok_or(nowhere)
 }
 
 /// Whether pods of lower priority are being deleted on the node where a place is kept for a pod, so
