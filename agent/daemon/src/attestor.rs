@@ -194,7 +194,7 @@ fn code_of(error: &ProveError) -> &'static str {
         | Tpm::NotImported { .. }
         | Tpm::Thread(_)
         | Tpm::Gone
-        | Tpm::Busy(_)
+        | Tpm::Busy { .. }
         | Tpm::TimedOut(_) => "TPM",
     }
 }

@@ -1,6 +1,5 @@
 //! Errors of the TPM.
 
-use crate::worker::QUEUE;
 use std::time::Duration;
 use tss_esapi::constants::response_code::Tss2ResponseCodeKind;
 use tss_esapi::interface_types::resource_handles::Hierarchy;
@@ -163,9 +162,14 @@ pub enum Error {
     /// The TPM had no room for another request in time.
     #[error(
         "the TPM took no further request within {} s, as {} others wait for it: if that lasts, it hangs; power the machine off and on",
-        .0.as_secs(), QUEUE
+        .waited.as_secs(), .others
     )]
-    Busy(Duration),
+    Busy {
+        /// How long it was waited.
+        waited: Duration,
+        /// Requests that have their place in the queue.
+        others: usize,
+    },
     /// The TPM did not answer in time.
     #[error("the TPM did not answer within {} s", .0.as_secs())]
     TimedOut(Duration),

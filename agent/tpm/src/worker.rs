@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
 /// Requests that may wait; further callers block until there is room, at most [`ROOM_TIMEOUT`].
-pub(crate) const QUEUE: usize = 32;
+const QUEUE: usize = 32;
 /// Longest wait for room: as long as the request that the TPM works on may take.
 const ROOM_TIMEOUT: Duration = ANSWER_TIMEOUT;
 /// Pause between two looks for room.
@@ -315,7 +315,10 @@ fn enqueue(jobs: &SyncSender<Job>, mut job: Job, limit: Duration) -> Result<(), 
             Ok(()) => return Ok(()),
             Err(TrySendError::Disconnected(_)) => return Err(Error::Gone),
             Err(TrySendError::Full(_)) if begun.elapsed() >= limit => {
-                return Err(Error::Busy(limit));
+                return Err(Error::Busy {
+                    waited: limit,
+                    others: QUEUE,
+                });
             }
             Err(TrySendError::Full(job)) => job,
         };
@@ -333,8 +336,12 @@ mod tests {
         let (jobs, queue) = sync_channel(1);
         enqueue(&jobs, job(), Duration::ZERO).unwrap();
         let error = enqueue(&jobs, job(), LOOK * 2).unwrap_err();
-        assert!(matches!(error, Error::Busy(limit) if limit == LOOK * 2));
-        let error = Error::Busy(ROOM_TIMEOUT).to_string();
+        assert!(matches!(error, Error::Busy { waited, .. } if waited == LOOK * 2));
+        let busy = Error::Busy {
+            waited: ROOM_TIMEOUT,
+            others: QUEUE,
+        };
+        let error = busy.to_string();
         let text = "the TPM took no further request within 120 s, as 32 others wait for it: if that lasts, it hangs; power the machine off and on";
         assert_eq!(error, text);
         std::thread::scope(|scope| {

@@ -84,8 +84,8 @@ fn check_bytes(stored: &[u8], most: usize) -> Result<(), ApiError> {
 /// Encodes an object for the store, without the three fields that are not stored.
 ///
 /// # Errors
-/// It cannot be written as JSON (500), or has more than [`LARGEST`] bytes, or [`LEAVING`] more while
-/// it is being deleted (413).
+/// It cannot be written as JSON (500), or has more than [`LARGEST`] bytes, or [`LEAVING`] more
+/// while it is being deleted (413).
 pub fn encode(kind: &Kind, mut object: Fields) -> Result<Bytes, ApiError> {
     object.remove("kind");
     object.remove("apiVersion");
