@@ -13,6 +13,9 @@ use std::str::FromStr;
 
 /// Nano-units in a unit.
 const UNIT: i128 = 1_000_000_000;
+/// How often two divides [`UNIT`], and the bits that are zero in whole units for that reason.
+const UNIT_TWOS: u32 = UNIT.trailing_zeros();
+const UNIT_LOW_BITS: i128 = (1 << UNIT_TWOS) - 1;
 /// The largest magnitude, in nano-units.
 const CAP: i128 = i64::MAX as i128 * UNIT;
 /// Bytes of a quantity; upstream's own stay below 30.
@@ -57,21 +60,16 @@ impl Amount {
     }
 
     /// The ratio to `whole`, for scores; 1 if `whole` is zero.
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "a score needs no more than 52 bits"
-    )]
     pub fn share_of(self, whole: Self) -> f64 {
         if whole.0 <= 0 {
             return 1.0;
         }
-        // Common powers of two do not change the ratio. Without them nearly all amounts fit 64
-        // bits, which processors convert.
-        let common = (self.0 | whole.0).trailing_zeros();
-        let short = |nanos: i128| i64::try_from(nanos >> common);
-        match (short(self.0), short(whole.0)) {
-            (Ok(part), Ok(whole)) => part as f64 / whole as f64,
-            _ => self.0 as f64 / whole.0 as f64,
+        // Common powers of two do not change the ratio. Without those of whole units, nearly all
+        // amounts of bytes fit 64 bits.
+        if (self.0 | whole.0) & UNIT_LOW_BITS == 0 {
+            ratio(self.0 >> UNIT_TWOS, whole.0 >> UNIT_TWOS)
+        } else {
+            ratio(self.0, whole.0)
         }
     }
 
@@ -139,7 +137,8 @@ impl Add for Amount {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
-        Self(self.0.saturating_add(other.0).clamp(-CAP, CAP))
+        // No overflow: amounts have 94 bits at most.
+        Self((self.0 + other.0).clamp(-CAP, CAP))
     }
 }
 
@@ -147,7 +146,8 @@ impl Sub for Amount {
     type Output = Self;
 
     fn sub(self, other: Self) -> Self {
-        Self(self.0.saturating_sub(other.0).clamp(-CAP, CAP))
+        // No overflow, as in a sum.
+        Self((self.0 - other.0).clamp(-CAP, CAP))
     }
 }
 
@@ -244,6 +244,18 @@ fn scaled(number: &str, scale: &Scale) -> Option<i128> {
     }
 }
 
+/// The ratio of two amounts in nano-units. Processors convert 64 bits; 128 take a function.
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "a score needs no more than 52 bits"
+)]
+fn ratio(part: i128, whole: i128) -> f64 {
+    match (i64::try_from(part), i64::try_from(whole)) {
+        (Ok(part), Ok(whole)) => part as f64 / whole as f64,
+        _ => part as f64 / whole as f64,
+    }
+}
+
 /// Division rounded towards positive infinity; `divisor` is positive.
 fn div_ceil(value: i128, divisor: i128) -> i128 {
     value.div_euclid(divisor) + i128::from(value.rem_euclid(divisor) != 0)
@@ -336,6 +348,19 @@ mod tests {
             prop_assert_eq!((a + b) + c, a + (b + c));
             prop_assert_eq!(a + b, b + a);
             prop_assert_eq!(a + b - b, a);
+        }
+
+        /// Also where common powers of two are left out, and beyond 64 bits.
+        #[test]
+        fn a_share_is_the_ratio_of_the_nano_units(
+            part in 0..=CAP, whole in 1..=CAP, shift in 0..90_u32, unit in prop_oneof![Just(1), Just(UNIT / 1000), Just(UNIT), Just(UNIT << 20)],
+        ) {
+            let amount = |nanos: i128| Amount((nanos >> shift) / unit * unit);
+            let (part, whole) = (amount(part), amount(whole));
+            prop_assume!(whole > Amount::ZERO);
+            #[allow(clippy::cast_precision_loss, reason = "it is what a share is")]
+            let ratio = part.0 as f64 / whole.0 as f64;
+            prop_assert_eq!(part.share_of(whole).to_bits(), ratio.to_bits());
         }
 
         #[test]
