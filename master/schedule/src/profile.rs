@@ -2,7 +2,8 @@
 //! nodes (upstream: `KubeSchedulerProfile`, and `scoringStrategy` of `NodeResourcesFit`).
 
 use crate::NAME;
-use crate::resources::{CPU, MEMORY};
+use crate::resources::{CPU, MEMORY, free_percent, used_percent};
+use config_kube::Amount;
 use std::sync::{Arc, LazyLock};
 
 /// Highest score in a shape's points (upstream: `MaxCustomPriorityScore`).
@@ -58,13 +59,16 @@ impl Profile {
 }
 
 impl Strategy {
-    /// The score of one resource, as if the pod were on the node. `free` and `used` are whole per
-    /// cent of the node's allocatable amount, rounded down.
-    pub(crate) fn score(&self, free: i64, used: i64) -> i64 {
+    /// The score of one resource on a node, from its used and its allocatable amount; `None` if the
+    /// node has none of it. Each strategy computes only the share that it needs: this runs for
+    /// hundreds of nodes in each decision.
+    pub(crate) fn score(&self, used: Amount, allocatable: Amount) -> Option<i64> {
         match self {
-            Self::LeastAllocated => free,
-            Self::MostAllocated => used,
-            Self::RequestedToCapacityRatio(shape) => SCALE * along(shape, used),
+            Self::LeastAllocated => free_percent(used, allocatable),
+            Self::MostAllocated => used_percent(used, allocatable),
+            Self::RequestedToCapacityRatio(shape) => {
+                used_percent(used, allocatable).map(|used| SCALE * along(shape, used))
+            }
         }
     }
 
@@ -127,6 +131,20 @@ mod tests {
             [0, 40, 50, 60, 70, 80, 90].map(|used| along(&bent, used)),
             [2, 2, 6, 10, 5, 0, 0]
         );
+    }
+
+    #[test]
+    fn a_strategy_scores_the_share_that_it_prefers() {
+        let ratio = Strategy::RequestedToCapacityRatio(shape(&[(0, 0), (100, 10)]));
+        let strategies = [Strategy::LeastAllocated, Strategy::MostAllocated, ratio];
+        let scores = |used: i64, whole: i64| {
+            let [used, whole] = [used, whole].map(Amount::units);
+            strategies.each_ref().map(|one| one.score(used, whole))
+        };
+        assert_eq!(scores(0, 4), [Some(100), Some(0), Some(0)]);
+        assert_eq!(scores(1, 3), [Some(66), Some(33), Some(30)]);
+        assert_eq!(scores(5, 4), [Some(0), Some(100), Some(100)]);
+        assert_eq!(scores(0, 0), [None; 3]);
     }
 
     #[test]

@@ -25,6 +25,35 @@ const SCORED_MEMORY: Amount = Amount::units(200 << 20);
 /// sums of a node for all others. A thousand times this amount is still below that limit.
 const MAX_AMOUNT: Amount = Amount::units(1 << 52);
 
+/// A resource by name, resolved once for many look-ups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ResourceName<'a> {
+    Cpu,
+    Memory,
+    Other(&'a str),
+}
+
+impl<'a> From<&'a str> for ResourceName<'a> {
+    fn from(name: &'a str) -> Self {
+        match name {
+            CPU => Self::Cpu,
+            MEMORY => Self::Memory,
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl<'a> ResourceName<'a> {
+    /// The name in the API.
+    pub(crate) fn text(self) -> &'a str {
+        match self {
+            Self::Cpu => CPU,
+            Self::Memory => MEMORY,
+            Self::Other(name) => name,
+        }
+    }
+}
+
 /// Quantities by resource name; absent ones are zero. CPU and memory have fields of their own, as
 /// each decision reads them for hundreds of nodes. The others are a short sorted list, as there are
 /// very many values of this type.
@@ -53,12 +82,18 @@ impl Resources {
     }
 
     /// The quantity of a resource.
-    #[inline]
     pub fn get(&self, name: &str) -> Amount {
+        self.amount(name.into())
+    }
+
+    /// The quantity of a resource: no names are compared for CPU and memory, which each decision
+    /// reads for hundreds of nodes.
+    #[inline]
+    pub(crate) fn amount(&self, name: ResourceName<'_>) -> Amount {
         match name {
-            CPU => self.cpu,
-            MEMORY => self.memory,
-            other => self
+            ResourceName::Cpu => self.cpu,
+            ResourceName::Memory => self.memory,
+            ResourceName::Other(other) => self
                 .place(other)
                 .map_or_else(|_none| Amount::ZERO, |at| self.others[at].1),
         }
@@ -142,15 +177,16 @@ impl Resources {
 /// Tolerance for rounding errors, so that a share that is a whole per cent is not rounded down.
 const EPSILON: f64 = 1e-9;
 
-/// The free and the used share of a quantity, each in whole per cent rounded down; `None` if the
-/// quantity is zero.
-pub(crate) fn percents(used: Amount, whole: Amount) -> Option<(i64, i64)> {
-    if whole <= Amount::ZERO {
-        return None;
-    }
-    let free = (whole - used).max(Amount::ZERO).share_of(whole);
-    let used = used.min(whole).share_of(whole);
-    Some((whole_percent(free), whole_percent(used)))
+/// The free share of a quantity in whole per cent, rounded down; `None` if the quantity is zero.
+pub(crate) fn free_percent(used: Amount, whole: Amount) -> Option<i64> {
+    let free = (whole - used).max(Amount::ZERO);
+    (whole > Amount::ZERO).then(|| whole_percent(free.share_of(whole)))
+}
+
+/// The used share of a quantity in whole per cent, rounded down; `None` if the quantity is zero.
+pub(crate) fn used_percent(used: Amount, whole: Amount) -> Option<i64> {
+    let used = used.min(whole);
+    (whole > Amount::ZERO).then(|| whole_percent(used.share_of(whole)))
 }
 
 /// A share as whole per cent, rounded down.

@@ -3,7 +3,7 @@
 
 use super::plugin::{Candidate, Plugin, never};
 use crate::request::PodRequest;
-use crate::resources::{CPU, MEMORY, whole_percent};
+use crate::resources::{ResourceName, whole_percent};
 use crate::snapshot::Snapshot;
 use config_kube::Amount;
 
@@ -18,14 +18,15 @@ pub(super) const PLUGIN: Plugin = Plugin {
 
 /// 100 minus the standard deviation of the two used shares, which is half of their difference.
 fn score(pod: &PodRequest, _: &Snapshot, candidates: &[Candidate<'_>]) -> Option<Vec<i64>> {
-    let needed = [CPU, MEMORY].map(|name| (name, pod.demand.needed.get(name)));
+    let needed = [ResourceName::Cpu, ResourceName::Memory]
+        .map(|name| (name, pod.demand.needed.amount(name)));
     if needed.iter().all(|(_, needed)| *needed == Amount::ZERO) {
         return None;
     }
     let score = |node: &Candidate<'_>| {
         let used = needed.map(|(name, needed)| {
-            let whole = node.info.allocatable.get(name);
-            let used = node.load.needed.get(name) + needed;
+            let whole = node.info.allocatable.amount(name);
+            let used = node.load.needed.amount(name) + needed;
             (whole > Amount::ZERO).then(|| used.share_of(whole).min(1.0))
         });
         let [Some(cpu), Some(memory)] = used else {

@@ -4,21 +4,29 @@
 use super::plugin::{Candidate, Filter, Obstacle, Plugin};
 use crate::event::{ClusterEvent, EventKind};
 use crate::profile::Profile;
-use crate::request::{Demand, PodRequest};
-use crate::resources::{CPU, MEMORY, Resources, percents};
+use crate::request::PodRequest;
+use crate::resources::{ResourceName, Resources};
 use crate::snapshot::Snapshot;
 use config_kube::Amount;
 
 pub(super) const PLUGIN: Plugin = Plugin {
     name: "NodeResourcesFit",
     weight: 1,
-    filter: Some(|pod, _| Some(Box::new(Fit(&pod.demand)))),
+    filter: Some(|pod, _| Some(Box::new(Fit::of(&pod.demand.needed)))),
     score: Some(|pod, _, candidates| Some(score(pod, candidates))),
     events: &[EventKind::Node, EventKind::Left, EventKind::Freed],
     wakes,
 };
 
-struct Fit<'a>(&'a Demand);
+/// What the pod needs of each resource, in the order of [`Resources::iter`]: more than zero.
+struct Fit<'a>(Vec<(ResourceName<'a>, Amount)>);
+
+impl<'a> Fit<'a> {
+    fn of(needed: &'a Resources) -> Self {
+        let needed = needed.iter().filter(|(_, needed)| *needed > Amount::ZERO);
+        Self(needed.map(|(name, needed)| (name.into(), needed)).collect())
+    }
+}
 
 impl Filter for Fit<'_> {
     fn check(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
@@ -29,11 +37,11 @@ impl Filter for Fit<'_> {
         if node.most_pods <= pods {
             found.push(Obstacle::passing("Too many pods"));
         }
-        for (name, needed) in self.0.needed.iter() {
-            let most = node.allocatable.get(name);
-            if needed > Amount::ZERO && load.needed.get(name) + needed > most {
+        for &(name, needed) in &self.0 {
+            let most = node.allocatable.amount(name);
+            if load.needed.amount(name) + needed > most {
                 found.push(Obstacle {
-                    reason: format!("Insufficient {name}").into(),
+                    reason: format!("Insufficient {}", name.text()).into(),
                     // An empty node would be too small as well: preemption cannot help.
                     lasting: needed > most,
                 });
@@ -49,18 +57,19 @@ fn score(pod: &PodRequest, candidates: &[Candidate<'_>]) -> Vec<i64> {
         strategy, weights, ..
     } = &*pod.profile;
     let needed = weights.iter().filter_map(|(name, weight)| {
+        let name = ResourceName::from(name.as_str());
         let needed = weighed(name, &pod.demand.scored, &pod.demand.needed);
         // Resources that the pod does not request do not count (upstream: only extended ones).
-        let counts = needed > Amount::ZERO || matches!(name.as_str(), CPU | MEMORY);
-        counts.then_some((name.as_str(), *weight, needed))
+        let counts =
+            needed > Amount::ZERO || matches!(name, ResourceName::Cpu | ResourceName::Memory);
+        counts.then_some((name, *weight, needed))
     });
     let needed: Vec<_> = needed.collect();
     let score = |Candidate { info, load, .. }: &Candidate<'_>| {
         let (mut sum, mut count) = (0, 0);
         for &(name, weight, needed) in &needed {
             let used = weighed(name, &load.scored, &load.needed) + needed;
-            if let Some((free, used)) = percents(used, info.allocatable.get(name)) {
-                let score = strategy.score(free, used);
+            if let Some(score) = strategy.score(used, info.allocatable.amount(name)) {
                 sum += weight * score;
                 if score > 0 || strategy.counts_nought() {
                     count += weight;
@@ -74,10 +83,10 @@ fn score(pod: &PodRequest, candidates: &[Candidate<'_>]) -> Vec<i64> {
 
 /// The amount of a resource that counts in scores. For CPU and memory this includes assumed values
 /// for containers without requests.
-fn weighed(name: &str, scored: &Resources, needed: &Resources) -> Amount {
+fn weighed(name: ResourceName<'_>, scored: &Resources, needed: &Resources) -> Amount {
     match name {
-        CPU | MEMORY => scored.get(name),
-        other => needed.get(other),
+        ResourceName::Cpu | ResourceName::Memory => scored.amount(name),
+        ResourceName::Other(_) => needed.amount(name),
     }
 }
 
