@@ -155,6 +155,11 @@ impl<'a> AffinityGroup<'a> {
 pub(crate) struct AlikePods<'a>(Cow<'a, ByNode>);
 
 impl AlikePods<'_> {
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// How many are on a node.
     pub(crate) fn on(&self, node: NodeId) -> usize {
         self.0.get(&node).copied().unwrap_or_default().staying()

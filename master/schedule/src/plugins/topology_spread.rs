@@ -318,6 +318,9 @@ fn usual(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) ->
     let everywhere = !pod.node_preferences.requires();
     let counts = |node: &NodeInfo| pod.node_preferences.allow(&node.name, &node.labels);
     let mut zones = snapshot.topologies().tally(FAILURE_ZONE);
+    if alike.is_empty() && are_all_in_zones_or_none(zones.as_ref(), candidates) {
+        return None;
+    }
     if let Some(zones) = &mut zones {
         for node in candidates {
             zones.open(node.id);
@@ -332,15 +335,22 @@ fn usual(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) ->
     let (over_nodes, over_zones) = (weight(candidates.len()), weight(domains));
     let sum = |node: &Candidate<'_>| {
         let here = whole(alike.on(node.id));
-        let zone = zones.as_ref().filter(|zones| zones.has_domain(node.id));
-        let zone = zone.map_or(0.0, |zones| {
-            let pods = zones.get(node.id).unwrap_or_default();
-            cost(pods, over_zones, ZONES_SKEW)
-        });
+        // The zone of each candidate is open.
+        let in_zone = zones.as_ref().and_then(|zones| zones.get(node.id));
+        let zone = in_zone.map_or(0.0, |pods| cost(pods, over_zones, ZONES_SKEW));
         Some(cost(here, over_nodes, NODES_SKEW) + zone)
     };
     let sums: Vec<_> = candidates.iter().map(sum).collect();
     Some(normal(&sums))
+}
+
+/// Without pods to spread from, such candidates have the same cost.
+fn are_all_in_zones_or_none(zones: Option<&Tally<'_>>, candidates: &[Candidate<'_>]) -> bool {
+    let Some(zones) = zones else { return true };
+    let mut in_zones = candidates.iter().map(|node| zones.has_domain(node.id));
+    in_zones
+        .next()
+        .is_none_or(|first| in_zones.all(|is_in_zone| is_in_zone == first))
 }
 
 /// The weight of a pod in a topology domain, which grows with the number of domains.
@@ -359,12 +369,8 @@ fn cost(pods: i64, weight: f64, skew: i64) -> f64 {
 }
 
 /// Scores from costs: the lower the cost, the higher the score; a node in no domain scores 0.
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "costs are rounded on purpose"
-)]
 fn normal(sums: &[Option<f64>]) -> Vec<i64> {
-    let costs = sums.iter().map(|sum| sum.map(|sum| sum.round() as i64));
+    let costs = sums.iter().map(|sum| sum.map(nearest));
     let costs: Vec<Option<i64>> = costs.collect();
     let most = costs.iter().flatten().copied().max().unwrap_or_default();
     let least = costs.iter().flatten().copied().min().unwrap_or_default();
@@ -374,6 +380,19 @@ fn normal(sums: &[Option<f64>]) -> Vec<i64> {
         Some(cost) => MAX_NODE_SCORE * (most + least - cost) / most,
     };
     costs.into_iter().map(score).collect()
+}
+
+/// The nearest integer to a cost, which is not negative and below 2^52; halves are rounded up.
+/// `f64::round` gives the same, by a function call: the oldest processors of this kind, for which
+/// this is compiled, have no instruction for it.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "costs are rounded on purpose, and exact below 2^52"
+)]
+fn nearest(cost: f64) -> i64 {
+    let whole = cost as i64;
+    whole + i64::from(cost - whole as f64 >= 0.5)
 }
 
 fn wakes(pod: &PodRequest, event: &ClusterEvent, _: &Snapshot) -> bool {
@@ -404,6 +423,62 @@ fn wakes(pod: &PodRequest, event: &ClusterEvent, _: &Snapshot) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    /// A replica of one ReplicaSet.
+    fn replica(name: &str) -> PodRequest {
+        let owner = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "a", "uid": "a", "controller": true}]);
+        let metadata =
+            json!({"namespace": "d", "name": name, "uid": name, "ownerReferences": owner});
+        let pod = json!({"metadata": metadata, "spec": {"containers": []}});
+        PodRequest::of(&serde_json::from_value(pod).expect("a pod"))
+    }
+
+    /// The scores of two nodes in these zones, of which the first has a replica or none has.
+    fn scores(zones: [Option<&str>; 2], has_replica: bool) -> Option<Vec<i64>> {
+        let mut snapshot = Snapshot::default();
+        for (at, zone) in zones.iter().enumerate() {
+            let mut node = json!({"metadata": {"name": format!("n{at}")}});
+            if let Some(zone) = zone {
+                node["metadata"]["labels"] = json!({"topology.kubernetes.io/zone": zone});
+            }
+            let node = serde_json::from_value(node).expect("a node");
+            snapshot.set_node(NodeInfo::of(&node));
+        }
+        if has_replica {
+            snapshot.assume(replica("first"), "n0");
+        }
+        let nodes: Vec<Candidate<'_>> = snapshot.candidates().collect();
+        score(&replica("p"), &snapshot, &nodes)
+    }
+
+    #[test]
+    fn the_first_replica_is_scored_only_where_some_nodes_are_in_no_zone() {
+        assert_eq!(scores([Some("a"), Some("b")], false), None);
+        assert_eq!(scores([None, None], false), None);
+        assert_eq!(scores([None, Some("a")], false), Some(vec![100, 33]));
+        assert!(scores([Some("a"), Some("b")], true).is_some());
+        assert!(scores([None, None], true).is_some());
+    }
+
+    proptest! {
+        #[test]
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_precision_loss,
+            reason = "rounded costs are compared"
+        )]
+        fn a_cost_is_rounded_as_the_standard_library_does(
+            pods in 0..1_000_000_i64, more in 0..1_000_000_i64, domains in 0..20_000_usize,
+        ) {
+            let half = pods as f64 + 0.5;
+            let sum = cost(pods, weight(domains), 3) + cost(more, weight(3), 5);
+            for cost in [sum, half, half.next_up(), half.next_down()] {
+                prop_assert_eq!(nearest(cost), cost.round() as i64);
+            }
+        }
+    }
 
     #[test]
     fn the_emptier_place_scores_higher_and_no_place_nothing() {
