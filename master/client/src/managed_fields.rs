@@ -1,5 +1,7 @@
 //! Cuts managed fields, which no part of the master reads, out of an object's JSON.
 
+use master_schema::json_text::string_end;
+use memchr::memmem;
 use std::borrow::Cow;
 
 /// The start of managed fields. It can't occur inside a JSON string, as its quotes would be escaped
@@ -23,7 +25,8 @@ pub(crate) fn without_managed_fields(object: &str) -> Cow<'_, str> {
 /// The JSON before and after the object's own managed fields. Those of a template inside it are
 /// kept.
 fn around(object: &str) -> Option<(&str, &str)> {
-    let (before, rest) = object.split_at(object.find(MANAGED)?);
+    let start = memmem::find(object.as_bytes(), MANAGED.as_bytes())?;
+    let (before, rest) = object.split_at(start);
     let (mut depth, mut opened) = (0_usize, 0);
     // The closure never returns true: this walks to the end.
     let _end = walk(before, |at, opens| {
@@ -59,12 +62,7 @@ fn walk(json: &str, mut is_last: impl FnMut(usize, bool) -> bool) -> Option<usiz
     let mut at = 0;
     while let Some(byte) = json.get(at) {
         match byte {
-            b'"' => {
-                at += 1;
-                while *json.get(at)? != b'"' {
-                    at += if json[at] == b'\\' { 2 } else { 1 };
-                }
-            }
+            b'"' => at = string_end(json, at)?,
             b'{' | b'[' if is_last(at, true) => return Some(at),
             b'}' | b']' if is_last(at, false) => return Some(at),
             _ => {}

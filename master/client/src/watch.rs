@@ -8,6 +8,7 @@ use config_kube::FromJson;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use http_body_util::BodyExt;
 use master_schema::error::ApiError;
+use memchr::memchr;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -59,6 +60,9 @@ impl Gone {
 pub struct Watcher<T> {
     body: Body,
     buffer: BytesMut,
+    /// How much of the buffer has no end of a line: a large object comes in many pieces, and is not
+    /// searched again from its start at each of them.
+    searched: usize,
     kind: PhantomData<fn() -> T>,
 }
 
@@ -68,6 +72,7 @@ impl<T: FromJson> Watcher<T> {
         Self {
             body,
             buffer: BytesMut::new(),
+            searched: 0,
             kind: PhantomData,
         }
     }
@@ -80,11 +85,13 @@ impl<T: FromJson> Watcher<T> {
     /// that ended the stream.
     pub async fn next(&mut self) -> Result<Option<WatchEvent<T>>, ApiError> {
         loop {
-            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
-                let line = self.buffer.split_to(end);
+            if let Some(end) = memchr(b'\n', &self.buffer[self.searched..]) {
+                let line = self.buffer.split_to(self.searched + end);
                 self.buffer.advance(1);
+                self.searched = 0;
                 return decode(&line).map(Some);
             }
+            self.searched = self.buffer.len();
             match self.body.frame().await {
                 None => return Ok(None),
                 Some(Err(error)) => return Err(broken(&*error)),
@@ -226,4 +233,32 @@ fn readable_meta(object: &str) -> ReadableMeta {
     }
     let object: Object = serde_json::from_str(object).unwrap_or_default();
     object.metadata
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::body::body;
+    use config_kube::k8s_openapi::api::core::v1::Pod;
+
+    #[tokio::test]
+    async fn events_are_read_wherever_the_answer_is_cut_into_pieces() {
+        let line = |name: &str| {
+            format!(
+                r#"{{"type":"ADDED","object":{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"{name}"}}}}}}"#
+            ) + "\n"
+        };
+        let lines = line("a") + &line("b");
+        for cut in 0..=lines.len() {
+            let mut watcher = Watcher::<Pod>::new(body(lines[cut..].to_owned()));
+            watcher.buffer.extend_from_slice(&lines.as_bytes()[..cut]);
+            let mut names = Vec::new();
+            while let Some(event) = watcher.next().await.unwrap() {
+                if let WatchEvent::Added(pod) = event {
+                    names.extend(pod.metadata.name);
+                }
+            }
+            assert_eq!(names, ["a", "b"], "{cut}");
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use master_schema::error::{ApiError, Reason};
+use master_schema::json_text::string_end;
 use master_store::Entry;
 use serde::Serialize;
 use serde::de::{DeserializeOwned, Error as _};
@@ -133,12 +134,7 @@ fn end(text: &str) -> Option<usize> {
     let (mut at, mut depth) = (0, 0_usize);
     loop {
         match bytes.get(at)? {
-            b'"' => {
-                at += 1;
-                while *bytes.get(at)? != b'"' {
-                    at += if bytes[at] == b'\\' { 2 } else { 1 };
-                }
-            }
+            b'"' => at = string_end(bytes, at)?,
             b'{' | b'[' => depth += 1,
             b',' | b'}' | b']' if depth == 0 => return Some(at),
             b'}' | b']' => depth -= 1,

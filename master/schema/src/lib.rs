@@ -12,6 +12,7 @@
 pub mod cells;
 pub mod decode;
 pub mod error;
+pub mod json_text;
 pub mod object;
 pub mod quantity;
 pub mod registry;
