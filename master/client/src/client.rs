@@ -412,6 +412,24 @@ impl Client {
             .await
     }
 
+    /// As [`Client::create_subresource`], for callers that need not read the answer: it is not
+    /// decoded.
+    ///
+    /// # Errors
+    /// As [`Client::create_subresource`].
+    pub async fn add_subresource<T: Object>(
+        &self,
+        namespace: Option<&str>,
+        name: &str,
+        subresource: &str,
+        object: &impl ToJson,
+    ) -> Result<(), ApiError> {
+        let path = path::<T>(namespace, Some(name), Some(subresource));
+        self.exchange(JSON, Method::POST, &path, Some(JSON), encode(object)?)
+            .await
+            .map(drop)
+    }
+
     async fn send<R: FromJson>(
         &self,
         method: Method,

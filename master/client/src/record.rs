@@ -338,7 +338,7 @@ impl EventWriter {
 
 /// The part of a message that is written. No more of it is remembered: clients may make it long.
 fn cut(message: &str) -> &str {
-    let mut ends = (0..=MAX_MESSAGE).rev();
+    let mut ends = (0..=message.len().min(MAX_MESSAGE)).rev();
     let end = ends.find(|at| message.is_char_boundary(*at));
     &message[..end.unwrap_or(0)]
 }

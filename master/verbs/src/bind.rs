@@ -173,17 +173,16 @@ fn bound(call: &Call, entry: &Entry, binding: &Value, node: &str) -> Result<Byte
             entry.modified
         )));
     }
-    is_bindable(
-        call,
-        &pod.object("metadata")?,
-        word(binding, "metadata", "uid"),
-    )?;
+    let generation: Value = {
+        let metadata = pod.object("metadata")?;
+        is_bindable(call, &metadata, word(binding, "metadata", "uid"))?;
+        metadata.read("generation")?
+    };
     pod.change("spec", |spec| {
         is_free(call, spec)?;
         spec.set("nodeName", &node)
     })?;
     let is_marked = add_marks(call, &mut pod, binding)?;
-    let generation: Value = pod.object("metadata")?.read("generation")?;
     pod.change("status", |status| {
         let mut conditions: Vec<Value> = status.read("conditions")?;
         conditions.retain(|condition| {

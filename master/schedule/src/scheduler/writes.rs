@@ -69,10 +69,10 @@ impl Scheduler {
                 },
             };
             let answer = client
-                .create_subresource::<Pod>(Some(&key.namespace), &key.name, "binding", &binding)
+                .add_subresource::<Pod>(Some(&key.namespace), &key.name, "binding", &binding)
                 .await;
             let result = match answer {
-                Ok(_) => Ok(()),
+                Ok(()) => Ok(()),
                 Err(error) => check(&client, &key, &uid, &node, error).await,
             };
             if result.is_ok() {
