@@ -170,7 +170,8 @@ pub(crate) fn scores(
         let scores = plugin
             .score
             .and_then(|score| score(pod, snapshot, candidates));
-        for (sum, score) in sums.iter_mut().zip(scores.into_iter().flatten()) {
+        let Some(scores) = scores else { continue };
+        for (sum, score) in sums.iter_mut().zip(scores) {
             *sum += plugin.weight * score;
         }
     }
