@@ -44,9 +44,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Tunnels of a node at once. Each has up to three pipes, whose buffers are the kernel's (64 KiB),
-/// and some 100 KiB here.
-pub const MOST: usize = 64;
+/// Tunnels of a node at once: as many as the master opens to one node. Each has up to three pipes,
+/// whose buffers are the kernel's (64 KiB), and some 100 KiB here.
+pub const MOST: usize = 128;
 /// Connections to ports of pods at once, of all tunnels. Each has a socket and, while its program
 /// does not read, some bytes here.
 const MOST_CONNECTIONS: usize = 1024;

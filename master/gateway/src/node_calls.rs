@@ -93,6 +93,7 @@ impl Drop for NodeCall {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::answer::NodeLimits;
     use master_client::UserInfo;
 
     fn user(name: &str) -> UserInfo {
@@ -144,6 +145,15 @@ mod tests {
         let held: Vec<_> = (0..9).flat_map(|n| begin(&pod(n), 1)).collect();
         assert_eq!(held.len(), 6);
         assert!(begin(&user("jane"), 2).is_ok());
+    }
+
+    #[test]
+    fn a_suite_of_25_processes_has_a_tunnel_for_each_to_one_node() {
+        let calls = NodeLimits::default().tunnels();
+        let suite = user("system:serviceaccount:conformance:suite");
+        let from = Some(([192, 0, 2, 1], 40_000).into());
+        let held = all(|| calls.begin("n", CallOwner::new(&suite, false).at(from)));
+        assert!(held.len() >= 25, "{}", held.len());
     }
 
     #[test]
