@@ -15,15 +15,15 @@ pub(crate) const MOST_CHANGED: usize = 64;
 /// An address and a pod that has it.
 pub(crate) type PodAddress = (IpAddr, Arc<Pod>);
 
-/// The places of a namespace, in order, and how many named ports their pods have.
+/// The places of a namespace's pods, in order, and how many named ports these pods have.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Near {
+pub(crate) struct NamespacePods {
     pub(crate) places: Vec<usize>,
     pub(crate) ports: usize,
 }
 
-/// All pods with addresses of a family; a place is an address of one of them. For this node's own
-/// addresses, `own` decides: the node knows them before the master does.
+/// All pods with addresses of a family, by address; a place is a position in this list. For this
+/// node's own addresses, `own` decides: the node knows them before the master does.
 ///
 /// Two pods may have one address for a while, as their updates from the master arrive at different
 /// times.
@@ -36,7 +36,7 @@ pub(crate) struct Places {
     own: BTreeMap<IpAddr, Arc<Pod>>,
     /// Sorted by address.
     list: Vec<PodAddress>,
-    near: HashMap<String, Near>,
+    by_namespace: HashMap<String, NamespacePods>,
     /// For each place how many named ports those before it have, and at the end how many all have.
     ports: Vec<usize>,
 }
@@ -55,7 +55,7 @@ impl Places {
             pods: Vec::new(),
             own: BTreeMap::new(),
             list: Vec::new(),
-            near: HashMap::new(),
+            by_namespace: HashMap::new(),
             ports: vec![0],
         }
     }
@@ -73,24 +73,25 @@ impl Places {
         let all = all.filter(|(at, _)| Family::of(**at) == family);
         let mut list: Vec<PodAddress> = all.map(|(at, pod)| (*at, Arc::clone(pod))).collect();
         list.sort_by_key(|(at, _)| *at);
-        let mut near: HashMap<&str, Near> = HashMap::new();
+        let mut by_namespace: HashMap<&str, NamespacePods> = HashMap::new();
         let (mut ports, mut before) = (Vec::with_capacity(list.len() + 1), 0);
         for (place, (_, pod)) in list.iter().enumerate() {
-            let own = near.entry(&pod.namespace).or_default();
+            let own = by_namespace.entry(&pod.namespace).or_default();
             own.places.push(place);
             own.ports += pod.ports.len();
             ports.push(before);
             before += pod.ports.len();
         }
         ports.push(before);
-        let near = near.into_iter();
-        let near = near.map(|(name, near)| (name.to_owned(), near)).collect();
+        let by_namespace = by_namespace.into_iter();
+        let by_namespace = by_namespace.map(|(name, own)| (name.to_owned(), own));
+        let by_namespace = by_namespace.collect();
         Self {
             family,
             pods: pods.values().cloned().collect(),
             own: own.clone(),
             list,
-            near,
+            by_namespace,
             ports,
         }
     }
@@ -171,26 +172,29 @@ impl Places {
             .take(there.end)
             .skip(there.start)
         {
-            let Some(near) = self.near.get_mut(&pod.namespace) else {
+            let Some(own) = self.by_namespace.get_mut(&pod.namespace) else {
                 continue;
             };
-            near.places.retain(|one| *one != place);
-            near.ports = near.ports.saturating_sub(pod.ports.len());
-            if near.places.is_empty() {
-                self.near.remove(&pod.namespace);
+            own.places.retain(|one| *one != place);
+            own.ports = own.ports.saturating_sub(pod.ports.len());
+            if own.places.is_empty() {
+                self.by_namespace.remove(&pod.namespace);
             }
         }
         if there.len() != pods.len() {
-            let behind = self.near.values_mut().flat_map(|near| &mut near.places);
+            let behind = self
+                .by_namespace
+                .values_mut()
+                .flat_map(|own| &mut own.places);
             for place in behind.filter(|place| **place >= there.end) {
                 *place = *place - there.len() + pods.len();
             }
         }
         for (place, pod) in (there.start..).zip(&pods) {
-            let near = self.near.entry(pod.namespace.clone()).or_default();
-            let at = near.places.partition_point(|one| *one < place);
-            near.places.insert(at, place);
-            near.ports += pod.ports.len();
+            let own = self.by_namespace.entry(pod.namespace.clone()).or_default();
+            let at = own.places.partition_point(|one| *one < place);
+            own.places.insert(at, place);
+            own.ports += pod.ports.len();
         }
         self.count_ports(there.clone(), &pods);
         let pods = pods.into_iter().map(|pod| (address, pod));
@@ -235,8 +239,8 @@ impl Places {
     }
 
     /// The places of a namespace; `None` if it has none.
-    pub(crate) fn near(&self, namespace: &str) -> Option<&Near> {
-        self.near.get(namespace)
+    pub(crate) fn of_namespace(&self, namespace: &str) -> Option<&NamespacePods> {
+        self.by_namespace.get(namespace)
     }
 
     /// The places of an address.

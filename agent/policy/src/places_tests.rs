@@ -63,15 +63,17 @@ fn listed(places: &Places) -> Vec<String> {
 
 /// Whether namespaces and counts of ports are those of the list.
 fn is_consistent(places: &Places) -> bool {
-    let mut near: HashMap<String, Near> = HashMap::new();
+    let mut by_namespace: HashMap<String, NamespacePods> = HashMap::new();
     let mut ports = vec![0];
     for (place, (_, pod)) in places.list.iter().enumerate() {
-        let own = near.entry(pod.namespace.clone()).or_default();
+        let own = by_namespace.entry(pod.namespace.clone()).or_default();
         own.places.push(place);
         own.ports += pod.ports.len();
         ports.push(ports[place] + pod.ports.len());
     }
-    near == places.near && ports == places.ports && places.list.is_sorted_by_key(|(at, _)| *at)
+    by_namespace == places.by_namespace
+        && ports == places.ports
+        && places.list.is_sorted_by_key(|(at, _)| *at)
 }
 
 proptest! {
@@ -107,7 +109,7 @@ fn a_pod_that_changes_is_followed_at_its_own_addresses_only() {
     assert!(places.follow(&pods, &own).is_empty());
     pods.insert("7".to_owned(), pod(&("n".to_owned(), vec![7], 2)));
     assert_eq!(places.follow(&pods, &own), [at(7)]);
-    assert_eq!(places.near("n").map(|near| near.ports), Some(2));
+    assert_eq!(places.of_namespace("n").map(|own| own.ports), Some(2));
     pods.remove("8");
     assert_eq!(places.follow(&pods, &own), [at(8)]);
     assert!(places.follow(&pods, &own).is_empty());

@@ -4,7 +4,7 @@
 use crate::branch::{Content, Peers};
 use crate::budget::MAX_EFFORT;
 use crate::model::{Labels, PolicyPeer, Selector, is_selected};
-use crate::places::{MOST_CHANGED, Near, Places, PodAddress};
+use crate::places::{MOST_CHANGED, NamespacePods, Places, PodAddress};
 use crate::table::Set;
 use agent_sys::netlink::links::octets;
 use std::collections::{BTreeMap, BTreeSet};
@@ -149,11 +149,11 @@ impl PodIndex<'_> {
             if counted.finding > MAX_EFFORT {
                 break;
             }
-            for near in self.theirs(own, namespaces.as_ref()) {
-                let there = near.places.len();
+            for selected in self.theirs(own, namespaces.as_ref()) {
+                let there = selected.places.len();
                 let finding = pods.effort().saturating_mul(there);
                 counted.finding = counted.finding.saturating_add(finding);
-                counted.reading = counted.reading.saturating_add(there + near.ports);
+                counted.reading = counted.reading.saturating_add(there + selected.ports);
             }
         }
         counted.reading = counted.reading.min(all);
@@ -166,13 +166,14 @@ impl PodIndex<'_> {
     }
 
     /// The pods of the namespaces that a peer of a policy in this namespace selects.
-    fn theirs(&self, own: &str, namespaces: Option<&Selector>) -> Vec<&Near> {
+    fn theirs(&self, own: &str, namespaces: Option<&Selector>) -> Vec<&NamespacePods> {
         let Some(selector) = namespaces else {
-            return self.places.near(own).into_iter().collect();
+            return self.places.of_namespace(own).into_iter().collect();
         };
         let all = self.namespaces.iter();
         let all = all.filter(|(_, labels)| selector.matches(labels));
-        all.filter_map(|(name, _)| self.places.near(name)).collect()
+        all.filter_map(|(name, _)| self.places.of_namespace(name))
+            .collect()
     }
 
     /// Computes a set. `held`: the same set in the last table. `selected`: what was found for the
@@ -237,7 +238,7 @@ impl PodIndex<'_> {
                 continue;
             };
             let theirs = self.theirs(own, namespaces.as_ref());
-            for place in theirs.into_iter().flat_map(|near| &near.places) {
+            for place in theirs.into_iter().flat_map(|selected| &selected.places) {
                 let pod = self.places.get(*place);
                 if pod.is_some_and(|(_, pod)| pods.matches(&pod.labels)) {
                     mean(*place);
