@@ -192,7 +192,7 @@ impl Target {
         }
         let words = "got HTTP response, retry with HTTP succeeded";
         Ok(Some(format!(
-            "request to HTTPS lifecycle hook at {server} {words}"
+            "request to HTTPS lifecycle hook {server} {words}"
         )))
     }
 
@@ -385,7 +385,7 @@ mod tests {
         let here = target(Some(Ipv4Addr::LOCALHOST.into()));
         let done = here.hook(&hook, Duration::from_secs(60)).await;
         let words = format!(
-            "request to HTTPS lifecycle hook at 127.0.0.1:{port} got HTTP response, retry with HTTP succeeded"
+            "request to HTTPS lifecycle hook 127.0.0.1:{port} got HTTP response, retry with HTTP succeeded"
         );
         assert_eq!(done, Ok(Some(words)));
         serving.await.unwrap();

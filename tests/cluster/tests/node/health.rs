@@ -266,7 +266,7 @@ async fn over_tls_to_a_server_without_it_a_hook_is_sent_in_the_clear_and_a_probe
     );
     wait_for_event(&cluster, "Unhealthy", &words).await;
     let words = format!(
-        "request to HTTPS lifecycle hook at 127.0.0.1:{port} got HTTP response, retry with HTTP succeeded"
+        "request to HTTPS lifecycle hook 127.0.0.1:{port} got HTTP response, retry with HTTP succeeded"
     );
     wait_for_event(&cluster, "LifecycleHTTPFallback", &words).await;
     let heads = heads.lock().unwrap().clone();
