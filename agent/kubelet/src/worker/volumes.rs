@@ -117,6 +117,7 @@ impl Worker {
     pub(super) async fn refresh_volumes(&mut self, pod: &Arc<Pod>, now: Timestamp) {
         if self.is_over() {
             self.supplies.end();
+            self.refresh_failures = 0;
             return;
         }
         let noted = volumes::shown_notes(pod);
@@ -125,7 +126,10 @@ impl Worker {
         let pause = self.refresh_pause();
         let due = self.supplies.is_stale() || is_other || self.refreshed.elapsed() >= pause;
         let ends = end_of(pod, now).is_some() || self.notes.evicted.is_some();
-        if due && !ends {
+        if ends {
+            // No further update comes, so no step has to come early for one.
+            self.refresh_failures = 0;
+        } else if due {
             self.refreshed = Instant::now();
             let addresses = self.addresses(pod);
             // A master that does not answer must not keep the containers waiting; the volumes stay
@@ -183,6 +187,7 @@ mod tests {
     use agent_api::{Answer, Api, Call, Lines};
     use agent_runtime::ContainerState;
     use bytes::Bytes;
+    use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use serde_json::json;
     use std::sync::{Mutex, mpsc};
 
@@ -274,5 +279,10 @@ mod tests {
         assert_eq!(holder.worker.refresh_failures, 2);
         let pauses = [1, 2, 3, 5, 6, u32::MAX].map(|count| after_failures(count).as_secs());
         assert_eq!(pauses, [2, 4, 8, 32, 60, 60]);
+        let mut ending = Pod::clone(&holder.pod);
+        ending.metadata.deletion_timestamp = Some(Time(Timestamp::now()));
+        holder.pod = Arc::new(ending);
+        holder.step().await;
+        assert_eq!(holder.worker.refresh_failures, 0, "it is updated no more");
     }
 }
