@@ -241,7 +241,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (shared, engine) = with_own_engine(shared(dir.path()));
         let images = vec![image("a-held", 1), image("b", 1)];
-        engine.has_images(images.clone());
+        engine.set_images(images.clone());
         let earlier = Instant::now().checked_sub(MIN_IMAGE_AGE).unwrap();
         let mut uses = shared.images.lock().await;
         assert!(uses.unused(&images, |_| false, earlier).is_empty());

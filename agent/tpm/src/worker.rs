@@ -17,7 +17,7 @@ const QUEUE: usize = 32;
 /// Longest wait for room: as long as the request that the TPM works on may take.
 const ROOM_TIMEOUT: Duration = ANSWER_TIMEOUT;
 /// Pause between two looks for room.
-const LOOK: Duration = Duration::from_millis(10);
+const ROOM_POLL: Duration = Duration::from_millis(10);
 /// Longest wait for an answer. Key creation on a slow discrete TPM takes seconds; a self-test, tens
 /// of them.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
@@ -322,7 +322,7 @@ fn enqueue(jobs: &SyncSender<Job>, mut job: Job, limit: Duration) -> Result<(), 
             }
             Err(TrySendError::Full(job)) => job,
         };
-        std::thread::sleep(LOOK);
+        std::thread::sleep(ROOM_POLL);
     }
 }
 
@@ -335,8 +335,8 @@ mod tests {
         let job = || -> Job { Box::new(|_device: &mut Device| {}) };
         let (jobs, queue) = sync_channel(1);
         enqueue(&jobs, job(), Duration::ZERO).unwrap();
-        let error = enqueue(&jobs, job(), LOOK * 2).unwrap_err();
-        assert!(matches!(error, Error::Busy { waited, .. } if waited == LOOK * 2));
+        let error = enqueue(&jobs, job(), ROOM_POLL * 2).unwrap_err();
+        assert!(matches!(error, Error::Busy { waited, .. } if waited == ROOM_POLL * 2));
         let busy = Error::Busy {
             waited: ROOM_TIMEOUT,
             others: QUEUE,

@@ -48,7 +48,7 @@ const LARGEST: usize = 3 << 20;
 /// Bytes that an object may have beyond [`LARGEST`] once its deletion has begun: for the mark and
 /// the finalizers of the deletion, and for what is written until the object is gone. Without them
 /// the largest objects could not be deleted.
-const LEAVING: usize = 64 << 10;
+const DELETION_ROOM: usize = 64 << 10;
 
 /// Whether what a client makes of an object has no more values than a document may have, or than
 /// the object had before. Of a deletion this is not asked: what is stored must be removable.
@@ -84,8 +84,8 @@ fn check_bytes(stored: &[u8], most: usize) -> Result<(), ApiError> {
 /// Encodes an object for the store, without the three fields that are not stored.
 ///
 /// # Errors
-/// It cannot be written as JSON (500), or has more than [`LARGEST`] bytes, or [`LEAVING`] more
-/// while it is being deleted (413).
+/// It cannot be written as JSON (500), or has more than [`LARGEST`] bytes, or [`DELETION_ROOM`]
+/// more while it is being deleted (413).
 pub fn encode(kind: &Kind, mut object: Fields) -> Result<Bytes, ApiError> {
     object.remove("kind");
     object.remove("apiVersion");
@@ -105,7 +105,7 @@ pub fn encode(kind: &Kind, mut object: Fields) -> Result<Bytes, ApiError> {
             format!("an object cannot be encoded: {error}"),
         )
     })?;
-    check_bytes(&bytes, LARGEST + if leaves { LEAVING } else { 0 })?;
+    check_bytes(&bytes, LARGEST + if leaves { DELETION_ROOM } else { 0 })?;
     // Stored for long and in large numbers, so the buffer holds no spare capacity.
     Ok(bytes.into_boxed_slice().into())
 }
@@ -413,7 +413,7 @@ mod tests {
             panic!("it waits for the garbage collector")
         };
         assert!(encode(&kind, going.clone()).is_ok());
-        going["data"]["b"] = "x".repeat(LEAVING).into();
+        going["data"]["b"] = "x".repeat(DELETION_ROOM).into();
         assert!(encode(&kind, going).is_err());
     }
 

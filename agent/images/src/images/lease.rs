@@ -105,7 +105,7 @@ mod tests {
     }
 
     /// A containerd that answers each call by an empty message, in a folder.
-    fn obliging(dir: &Path) -> (Images, Calls) {
+    fn answering(dir: &Path) -> (Images, Calls) {
         let listener = UnixListener::bind(dir.join("socket")).unwrap();
         let calls = Calls::default();
         let seen = calls.clone();
@@ -138,7 +138,7 @@ mod tests {
     #[tokio::test]
     async fn a_part_is_in_the_pulls_lease_before_it_may_be_skipped() {
         let dir = tempfile::tempdir().unwrap();
-        let (images, calls) = obliging(dir.path());
+        let (images, calls) = answering(dir.path());
         let part = Descriptor {
             media_type: String::new(),
             digest: "sha256:aa".to_owned(),

@@ -59,7 +59,7 @@ impl EngineState {
         self.news().send(change).is_ok()
     }
 
-    pub(crate) fn has_images(&self, images: Vec<Image>) {
+    pub(crate) fn set_images(&self, images: Vec<Image>) {
         *self.images.lock().unwrap() = images;
     }
 
