@@ -42,15 +42,25 @@ impl Resolver {
         resolver
     }
 
-    /// Servers add up; of search paths and of options the last line counts.
+    /// Servers and options add up; of search paths the last line counts. The root of all names
+    /// (`.`) is no search path, and a dot at the end of one has no meaning (upstream's rules).
     fn parse(text: &str) -> Self {
         let mut read = Self::default();
         for line in text.lines() {
-            let mut words = line.split_whitespace().map(str::to_owned);
-            match words.next().as_deref() {
-                Some("nameserver") => read.servers.extend(words.next()),
-                Some("search") => read.searches = words.collect(),
-                Some("options") => read.options = words.collect(),
+            let mut words = line.split_whitespace();
+            match words.next() {
+                Some("nameserver") => read.servers.extend(words.next().map(str::to_owned)),
+                Some("search") => {
+                    let paths = words.filter(|path| *path != ".");
+                    let paths = paths.map(|path| path.strip_suffix('.').unwrap_or(path));
+                    read.searches = paths.map(str::to_owned).collect();
+                }
+                Some("options") => {
+                    for option in words {
+                        let name = option.split(':').next().unwrap_or_default();
+                        read.put(name, option.to_owned());
+                    }
+                }
                 Some(_) | None => {}
             }
         }
@@ -82,11 +92,15 @@ impl Resolver {
         }
     }
 
-    /// Sets an option in the place that it has: musl takes the first of one name, glibc the last.
     fn set(&mut self, option: &PodDNSConfigOption) {
         let name = option.name.as_deref().unwrap_or_default();
         let value = option.value.as_deref().filter(|value| !value.is_empty());
         let text = value.map_or_else(|| name.to_owned(), |value| format!("{name}:{value}"));
+        self.put(name, text);
+    }
+
+    /// Puts an option into the place that it has: musl takes the first of one name, glibc the last.
+    fn put(&mut self, name: &str, text: String) {
         let is_same = |one: &String| one.split(':').next() == Some(name);
         let place = self.options.iter().position(is_same);
         self.options.retain(|one| !is_same(one));
@@ -197,6 +211,23 @@ mod tests {
             text_of(&own, machine, dns),
             "nameserver 192.0.2.2\nnameserver 10.1.0.1\nsearch example svc.cluster.local own.example\noptions rotate ndots:3 edns0 timeout:1\n"
         );
+    }
+
+    #[test]
+    fn the_machines_file_is_read_as_upstream_reads_it() {
+        let machine = "nameserver 192.0.2.1\noptions edns0 ndots:1\nsearch a\nsearch . example. cluster.local.\noptions ndots:2\n";
+        let default = pod(json!({"dnsPolicy": "Default"}));
+        assert_eq!(
+            text_of(&default, machine, None),
+            "nameserver 192.0.2.1\nsearch example cluster.local\noptions edns0 ndots:2\n"
+        );
+        let text = text_of(&pod(json!({})), machine, Some("10.1.0.1".parse().unwrap()));
+        let searches =
+            "search shop.svc.cluster.local svc.cluster.local cluster.local example\noptions ";
+        assert!(text.contains(searches), "{text}");
+        // As hosts have it that search nothing.
+        let nothing = "nameserver 192.0.2.1\nsearch .\n";
+        assert_eq!(text_of(&default, nothing, None), "nameserver 192.0.2.1\n");
     }
 
     #[test]
