@@ -16,6 +16,7 @@ use jiff::Timestamp;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::coop::consume_budget;
 use tokio::time::sleep;
 
 /// Between two looks for more of a log that is followed.
@@ -158,12 +159,7 @@ fn pieces(
         state,
         move |(parts, mut reader, uid, path, mut ended)| async move {
             loop {
-                let mut piece = Vec::new();
-                while piece.len() < PIECE
-                    && let Some(text) = reader.piece()?
-                {
-                    piece.extend(text);
-                }
+                let piece = next_piece(&mut reader).await?;
                 if !piece.is_empty() {
                     return Ok(Some((
                         Frame::data(Bytes::from(piece)),
@@ -180,6 +176,21 @@ fn pieces(
         },
     )
     .boxed()
+}
+
+/// Lines of the log that make a piece to be sent; empty at the end of what is written.
+///
+/// Lines that the options exclude make nothing, and may be a million: each takes a part of the
+/// task's budget, so that other tasks run meanwhile.
+async fn next_piece(reader: &mut Reader) -> std::io::Result<Vec<u8>> {
+    let mut piece = Vec::new();
+    while piece.len() < PIECE
+        && let Some(text) = reader.piece()?
+    {
+        piece.extend(text);
+        consume_budget().await;
+    }
+    Ok(piece)
 }
 
 /// True while the container whose log this is may write.
@@ -199,8 +210,11 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
     use std::fs;
+    use std::future::poll_fn;
     use std::os::unix::fs::symlink;
+    use std::pin::pin;
     use std::sync::mpsc;
+    use std::task::Poll;
 
     /// The result of `work`, unless it hangs.
     fn within<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
@@ -269,6 +283,21 @@ mod tests {
         }
         let unknown = attempt(&PodStatus::default(), "p", "other", false).unwrap_err();
         assert_eq!(unknown, r#"container "other" in pod "p" is not available"#);
+    }
+
+    #[tokio::test]
+    async fn lines_that_nobody_asked_for_leave_the_worker_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let all = "2026-01-01T00:00:00Z stdout F x\n".repeat(1000);
+        let last = "2026-01-01T00:00:00Z stderr F last\n";
+        fs::write(dir.path().join("0.log"), all + last).unwrap();
+        let options = LogOptions::parse("stream=Stderr", Timestamp::now()).unwrap();
+        let folder = Beneath::root(dir.path()).unwrap();
+        let mut reader = Reader::open(folder, "0.log", options).unwrap();
+        let mut piece = pin!(next_piece(&mut reader));
+        let first = poll_fn(|context| Poll::Ready(piece.as_mut().poll(context))).await;
+        assert!(first.is_pending(), "nothing else ran until it ended");
+        assert_eq!(piece.await.unwrap(), b"last\n");
     }
 
     #[test]

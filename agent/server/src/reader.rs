@@ -195,8 +195,8 @@ impl Reader {
         Ok(())
     }
 
-    /// The next piece of the log; `None` at the end of what is written; [`Reader::finished`] tells
-    /// whether more can follow.
+    /// The next piece of the log, which is empty for a line that the options exclude; `None` at the
+    /// end of what is written; [`Reader::finished`] tells whether more can follow.
     ///
     /// # Errors
     /// The log's file, or the one after it in the rotation, can't be opened or read.
@@ -213,10 +213,9 @@ impl Reader {
             let whole = self.partial.last() == Some(&b'\n') || room == 0;
             if whole {
                 let line = std::mem::take(&mut self.partial);
-                if let Some(text) = self.convert(&line) {
-                    return Ok(Some(text));
-                }
-            } else if count == 0 && !self.advance()? {
+                return Ok(Some(self.convert(&line).unwrap_or_default()));
+            }
+            if count == 0 && !self.advance()? {
                 return Ok(None);
             }
         }
