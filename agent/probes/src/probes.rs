@@ -14,7 +14,7 @@ use agent_resources::Probed;
 use agent_runtime::{Container as Seen, ContainerKind, ContainerState, Runtime};
 use config_kube::k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, Probe};
 use jiff::Timestamp;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -41,8 +41,9 @@ pub struct Probes {
     news: Arc<Notify>,
     verdicts: Verdicts,
     tasks: BTreeMap<String, AbortHandle>,
-    /// Containers whose probes began before the pod had an address.
-    unplaced: BTreeSet<String>,
+    /// Where the probes of each container reach the pod; none if they began before it had an
+    /// address.
+    places: BTreeMap<String, Option<IpAddr>>,
     /// The pod is being deleted.
     ends: Arc<AtomicBool>,
 }
@@ -80,24 +81,20 @@ impl Probes {
             news,
             verdicts: Verdicts::default(),
             tasks: BTreeMap::new(),
-            unplaced: BTreeSet::new(),
+            places: BTreeMap::new(),
             ends: Arc::default(),
         }
     }
 
     /// Starts probes for what runs and ends those of what doesn't. A container is not probed before
-    /// its hook after the start has ended. `host`: the pod's address; probes that began without one
-    /// begin anew with it.
+    /// its hook after the start has ended. `host`: the pod's address; probes that began without one,
+    /// or with another, begin anew with it, as a pod on the machine's network moves with the machine.
     pub fn follow(&mut self, pod: &Arc<Pod>, seen: &[Seen], notes: &Notes, host: Option<IpAddr>) {
         self.keep(seen);
-        let host = reached(pod, host);
-        if host.is_some() {
-            for id in std::mem::take(&mut self.unplaced) {
-                if let Some(task) = self.tasks.remove(&id) {
-                    task.abort();
-                }
-            }
+        if let Some(address) = host {
+            self.end_elsewhere(address);
         }
+        let host = reached(pod, host);
         for seen in seen.iter().filter(|seen| is_running(seen)) {
             let hook = notes.post_start.get(&seen.id);
             let lasts = matches!(seen.key.kind, ContainerKind::Sidecar | ContainerKind::Main);
@@ -110,6 +107,20 @@ impl Probes {
                 self.begin(pod.clone(), container, seen, host);
             }
         }
+    }
+
+    /// Ends the probes that reach the pod elsewhere than at this address. A container that they have
+    /// declared dead has no need of others.
+    fn end_elsewhere(&mut self, address: IpAddr) {
+        let (tasks, verdicts) = (&mut self.tasks, lock(&self.verdicts));
+        let is_dead = |id: &String| verdicts.get(id).is_some_and(|one| one.dead.is_some());
+        self.places.retain(|id, place| {
+            let stays = *place == Some(address) || is_dead(id);
+            if !stays && let Some(task) = tasks.remove(id) {
+                task.abort();
+            }
+            stays
+        });
     }
 
     /// The pod is being deleted: of the probes that are under way, those of readiness go on where
@@ -129,7 +140,7 @@ impl Probes {
             }
             keep
         });
-        self.unplaced.retain(|id| running(id));
+        self.places.retain(|id, _| running(id));
         lock(&self.verdicts).retain(|id, _| running(id));
     }
 
@@ -138,11 +149,11 @@ impl Probes {
             return;
         };
         let id = seen.id.clone();
-        let first = first_verdict(&pod, &container, &id);
-        lock(&self.verdicts).insert(id.clone(), first);
-        if host.is_none() {
-            self.unplaced.insert(id.clone());
-        }
+        // Probes that begin anew go on from what is known.
+        let first = *lock(&self.verdicts)
+            .entry(id.clone())
+            .or_insert_with(|| first_verdict(&pod, &container, &id));
+        self.places.insert(id.clone(), host);
         let prober = Prober {
             events: self.events.clone(),
             probed: self.probed.clone(),
@@ -165,7 +176,7 @@ impl Probes {
 
     /// Ends all probes: the pod ends.
     pub fn stop_all(&mut self) {
-        self.unplaced.clear();
+        self.places.clear();
         for task in std::mem::take(&mut self.tasks).into_values() {
             task.abort();
         }
@@ -563,25 +574,59 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_probe_that_began_before_its_pod_had_an_address_begins_anew_with_it() {
-        let dir = tempfile::tempdir().unwrap();
+    /// Probes of a pod, of which none runs.
+    fn none_yet(dir: &std::path::Path) -> Probes {
         let Prober {
             target,
             events,
             probed,
             news,
             ..
-        } = prober(dir.path(), json!({"tcpSocket": {"port": 1}}));
-        let mut probes = Probes::new(target.runtime, events, probed, news);
-        let pod = |on_host: bool| {
-            let container = json!({"name": "a", "livenessProbe": {"tcpSocket": {"port": 1}}});
-            let spec = json!({"hostNetwork": on_host, "containers": [container]});
-            Arc::new(serde_json::from_value::<Pod>(json!({"spec": spec})).unwrap())
+        } = prober(dir, json!({"tcpSocket": {"port": 1}}));
+        Probes::new(target.runtime, events, probed, news)
+    }
+
+    /// A pod with a liveness probe.
+    fn pod(on_host: bool) -> Arc<Pod> {
+        let container = json!({"name": "a", "livenessProbe": {"tcpSocket": {"port": 1}}});
+        let spec = json!({"hostNetwork": on_host, "containers": [container]});
+        Arc::new(serde_json::from_value(json!({"spec": spec})).unwrap())
+    }
+
+    /// Which task probes the container.
+    fn begun(probes: &Probes) -> tokio::task::Id {
+        probes.tasks["id"].id()
+    }
+
+    #[tokio::test]
+    async fn probes_go_with_their_pod_to_another_address_and_keep_what_they_know() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut probes = none_yet(dir.path());
+        let (pod, seen, notes) = (pod(true), [seen("id")], Notes::default());
+        let follow = |probes: &mut Probes, last: Option<u8>| {
+            let host = last.map(|last| [127, 0, 0, last].into());
+            probes.follow(&pod, &seen, &notes, host);
+            begun(probes)
         };
+        // The machine has no address at first, and none for a while later.
+        let early = follow(&mut probes, None);
+        let first = follow(&mut probes, Some(2));
+        assert_ne!(early, first);
+        assert_eq!(follow(&mut probes, None), first);
+        lock(&probes.verdicts).get_mut("id").unwrap().ready = false;
+        let second = follow(&mut probes, Some(3));
+        assert_ne!(first, second);
+        assert!(!lock(&probes.verdicts)["id"].ready);
+        lock(&probes.verdicts).get_mut("id").unwrap().dead = Some(Death::Liveness);
+        assert_eq!(follow(&mut probes, Some(2)), second, "it is being ended");
+    }
+
+    #[tokio::test]
+    async fn a_probe_that_began_before_its_pod_had_an_address_begins_anew_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut probes = none_yet(dir.path());
         let (seen, notes) = ([seen("id")], Notes::default());
-        let waits = |probes: &Probes| probes.unplaced.contains("id");
-        let begun = |probes: &Probes| probes.tasks["id"].id();
+        let waits = |probes: &Probes| probes.places["id"].is_none();
         probes.follow(&pod(false), &seen, &notes, None);
         let first = begun(&probes);
         assert!(waits(&probes));
