@@ -7,7 +7,7 @@
 use crate::redirect::{self, Url};
 use crate::{address, dial};
 use bytes::Bytes;
-use config_http::{Body, Connection, HttpError, Limits};
+use config_http::{Body, Connection, HttpError, Limits, percent};
 use config_kube::k8s_openapi::api::core::v1::HTTPGetAction;
 use http::{Request, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -189,6 +189,20 @@ async fn beginning(mut body: Body) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
+/// A path with its query, in which characters that a request can't have are encoded, as by
+/// upstream's kubelet.
+fn encoded(path: &str) -> String {
+    let mut encoded = String::with_capacity(path.len());
+    for one in path.chars() {
+        if one.is_ascii_graphic() && !"\"<>\\^`{|}".contains(one) {
+            encoded.push(one);
+        } else {
+            encoded.push_str(&percent::encode(one.encode_utf8(&mut [0; 4])));
+        }
+    }
+    encoded
+}
+
 fn request(
     get: &HTTPGetAction,
     path: &str,
@@ -199,7 +213,7 @@ fn request(
         let mut headers = get.http_headers.iter().flatten();
         headers.any(|header| header.name.eq_ignore_ascii_case(name))
     };
-    let mut request = Request::get(path);
+    let mut request = Request::get(encoded(path));
     for (name, value) in [
         ("user-agent", agent.to_owned()),
         ("accept", "*/*".to_owned()),
@@ -294,6 +308,18 @@ mod tests {
             Ok((name, request))
         });
         (port, serving)
+    }
+
+    #[test]
+    fn a_path_that_no_request_can_have_is_encoded() {
+        let get = action("HTTP", None);
+        let asked = |path: &str| {
+            let request = request(&get, path, "192.0.2.1:80", "probe/1").unwrap();
+            request.uri().to_string()
+        };
+        assert_eq!(asked("/a b/\u{fc}?x=<1>&y"), "/a%20b/%C3%BC?x=%3C1%3E&y");
+        let plain = "/a%20b;c=(1)/~d?e=f&g#";
+        assert_eq!(asked(plain), plain.trim_end_matches('#'));
     }
 
     #[tokio::test]
