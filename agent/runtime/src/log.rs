@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::net::unix::pipe::{OpenOptions, Receiver};
 use tokio::sync::{Semaphore, oneshot};
@@ -363,7 +363,7 @@ impl Pumps {
 
     /// Starts a pump for the container's output, unless it has one.
     pub(crate) fn begin(&self, id: &str, fifos: &Fifos, log: &Path) -> io::Result<()> {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = self.all();
         if running.get(id).is_some_and(|pump| !pump.task.is_finished()) {
             return Ok(());
         }
@@ -386,27 +386,28 @@ impl Pumps {
 
     /// The container's output from now on; `None` if it has ended, or is not read yet.
     pub(crate) fn tap(&self, id: &str) -> Option<Tap> {
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        running.get(id)?.taps.add()
+        self.all().get(id)?.taps.add()
+    }
+
+    /// Whether the container's output is not known to have ended yet ([`Pumps::finish`]).
+    pub(crate) fn has(&self, id: &str) -> bool {
+        self.all().contains_key(id)
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<String, Pump>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has the pump read what is left, and ends it. Assumption: the container's processes are gone
     /// and the shim has copied all of their output, as it has when its task is deleted.
     pub(crate) async fn finish(&self, id: &str) {
-        let pump = self
-            .running
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(id);
+        let pump = self.all().remove(id);
         if let Some(Pump { stop, task, .. }) = pump {
             // A pump that is gone already has nothing to stop.
             let _stopped: Result<(), ()> = stop.send(());
             if let Err(error) = task.await {
-                tracing::warn!(
-                    container = id,
-                    error = chain(&error),
-                    "a container log writer panicked"
-                );
+                let error = chain(&error);
+                tracing::warn!(container = id, error, "a container log writer panicked");
             }
         }
     }

@@ -80,6 +80,7 @@ impl Containerd {
     /// returned.
     async fn observe(&self, id: String, mut record: Record) -> Result<Option<Container>, Error> {
         if record.end.is_some() {
+            self.complete(&id).await;
             return Ok(Some(self.container(id, record, false)));
         }
         if self.known.is_starting(&id) {
@@ -162,6 +163,17 @@ impl Containerd {
             .stored(&id)
             .await?
             .map(|record| self.container(id, record, false)))
+    }
+
+    /// Deletes the task of a container whose end is recorded: the call that recorded it may have
+    /// been dropped before it did so, as one for a client that is gone.
+    async fn complete(&self, id: &str) {
+        if self.pumps.has(id)
+            && let Err(error) = self.drop_task(id).await
+        {
+            let error = error.chain();
+            tracing::debug!(container = id, error, "cannot delete an ended task");
+        }
     }
 
     /// The control group that a container's specification names.
@@ -308,6 +320,62 @@ fn change_by(labels: &Labels) -> Option<Change> {
 mod tests {
     use super::*;
     use crate::empty_engine::empty_engine;
+    use crate::model::{ContainerKey, ContainerKind, PodRef};
+    use std::fs::File;
+    use std::io::Write as _;
+
+    /// The record of a container that has ended.
+    fn ended(log: PathBuf) -> Record {
+        let at = Timestamp::UNIX_EPOCH;
+        Record {
+            key: ContainerKey {
+                pod: PodRef {
+                    namespace: "n".to_owned(),
+                    name: "p".to_owned(),
+                    uid: "u".to_owned(),
+                },
+                container: "c".to_owned(),
+                kind: ContainerKind::Main,
+                attempt: 0,
+            },
+            image: String::new(),
+            image_id: String::new(),
+            log,
+            backoff: None,
+            round: 0,
+            boot: String::new(),
+            stop_signal: 15,
+            needs: None,
+            user: None,
+            created_at: at,
+            started_at: Some(at),
+            end: Some(End {
+                at,
+                code: 3,
+                start_error: None,
+                unseen: false,
+            }),
+            oom_killed: false,
+        }
+    }
+
+    #[tokio::test]
+    async fn an_end_that_a_dropped_call_has_only_recorded_is_completed_by_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let (engine, serving) = empty_engine(dir.path(), |_request| std::future::ready(()));
+        let log = dir.path().join("logs/0.log");
+        let fifos = Fifos::of(&engine.options.fifos, "c");
+        engine.pumps.begin("c", &fifos, &log).unwrap();
+        let mut output = File::options().write(true).open(&fifos.stdout).unwrap();
+        output.write_all(b"last words").unwrap();
+        let seen = engine.observe("c".to_owned(), ended(log.clone())).await;
+        let state = seen.unwrap().unwrap().state;
+        assert!(matches!(state, ContainerState::Exited { code: 3, .. }));
+        let text = std::fs::read_to_string(log).unwrap();
+        assert!(text.ends_with(" P last words\n"), "{text}");
+        assert!(!engine.pumps.has("c"));
+        serving.abort();
+    }
 
     #[tokio::test]
     async fn the_end_of_a_container_wakes_its_own_pod_and_no_other() {
