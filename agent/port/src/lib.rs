@@ -34,7 +34,7 @@ pub struct Limits {
     /// Of these, those of one site or block (a /56 or /48 of IPv6, a /24 of IPv4).
     pub per_block: usize,
     /// Concurrent connections of the master: a followed log holds one, and so does a tunnel. The
-    /// master opens at most 128 of either kind to one node for its callers, and some of its own.
+    /// master opens at most 128 and 160 of these to one node for its callers, and some of its own.
     pub master: usize,
     /// Longest time for a TLS handshake, and for the head of a request.
     pub patience: Duration,
@@ -49,7 +49,7 @@ impl Default for Limits {
             strangers: 256,
             per_host: 32,
             per_block: 128,
-            master: 320,
+            master: 352,
             patience: Duration::from_secs(10),
             kept: Duration::from_secs(180),
         }

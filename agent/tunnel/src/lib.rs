@@ -46,7 +46,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Tunnels of a node at once: as many as the master opens to one node. Each has up to three pipes,
 /// whose buffers are the kernel's (64 KiB), and some 100 KiB here.
-pub const MOST: usize = 128;
+pub const MOST: usize = 160;
 /// Connections to ports of pods at once, of all tunnels. Each has a socket and, while its program
 /// does not read, some bytes here.
 const MOST_CONNECTIONS: usize = 1024;

@@ -54,8 +54,9 @@ pub struct NodeLimits {
     /// Concurrent answers of all nodes.
     pub total: usize,
     /// Concurrent tunnels to one node. They have slots of their own: they last as long as their
-    /// clients like, and logs and metrics are answered beside them. A quarter of them, which is one
-    /// caller's part, is enough for the 25 processes of upstream's suite in a cluster of one node.
+    /// clients like, and logs and metrics are answered beside them. What one caller of
+    /// one host gets of them is enough for the 25 processes of upstream's suite in a cluster of one
+    /// node.
     pub tunnels_per_node: usize,
     /// Concurrent tunnels to all nodes.
     pub tunnels: usize,
@@ -82,7 +83,7 @@ impl Default for NodeLimits {
             bytes: 512 << 20,
             per_node: 128,
             total: 2048,
-            tunnels_per_node: 128,
+            tunnels_per_node: 160,
             tunnels: 1024,
             tunnel_buffer: 32 << 10,
             kept: 2048,
