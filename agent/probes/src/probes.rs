@@ -87,8 +87,9 @@ impl Probes {
     }
 
     /// Starts probes for what runs and ends those of what doesn't. A container is not probed before
-    /// its hook after the start has ended. `host`: the pod's address; probes that began without one,
-    /// or with another, begin anew with it, as a pod on the machine's network moves with the machine.
+    /// its hook after the start has ended. `host`: the pod's address; probes that began without
+    /// one, or with another, begin anew with it, as a pod on the machine's network moves with the
+    /// machine.
     pub fn follow(&mut self, pod: &Arc<Pod>, seen: &[Seen], notes: &Notes, host: Option<IpAddr>) {
         self.keep(seen);
         if let Some(address) = host {
@@ -109,8 +110,8 @@ impl Probes {
         }
     }
 
-    /// Ends the probes that reach the pod elsewhere than at this address. A container that they have
-    /// declared dead has no need of others.
+    /// Ends the probes that reach the pod elsewhere than at this address. A container that they
+    /// have declared dead has no need of others.
     fn end_elsewhere(&mut self, address: IpAddr) {
         let (tasks, verdicts) = (&mut self.tasks, lock(&self.verdicts));
         let is_dead = |id: &String| verdicts.get(id).is_some_and(|one| one.dead.is_some());
