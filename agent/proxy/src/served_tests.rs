@@ -9,6 +9,14 @@ use proptest::prelude::*;
 /// The first service's name: it is served whatever its namespace takes.
 const SPECIAL: &str = "kubernetes";
 
+/// A node whose zone and addresses do not matter.
+const HERE: Here<'static> = Here {
+    node: "n1",
+    zone: None,
+    addresses: &[],
+    name_servers: &[],
+};
+
 /// The name of a service with this number.
 fn service_name(number: u8) -> String {
     if number == 0 {
@@ -369,12 +377,6 @@ fn what_every_pod_needs_is_served_whatever_else_its_namespace_has() {
         let [namespace, name] = [namespace, name].map(str::to_owned);
         Arc::new(Key { namespace, name })
     };
-    let here = Here {
-        node: "n1",
-        zone: None,
-        addresses: &[],
-        name_servers: &[],
-    };
     let mut served = Served::within(100_000);
     let mut own = Objects::from([
         (named("default", "kubernetes"), service(1, 2)),
@@ -387,8 +389,8 @@ fn what_every_pod_needs_is_served_whatever_else_its_namespace_has() {
             ..Known::default()
         };
         let known = Arc::new(known);
-        served.take(&known, here);
-        assert_eq!(served.take(&known, here), Moves::default());
+        served.take(&known, HERE);
+        assert_eq!(served.take(&known, HERE), Moves::default());
         served.all().len()
     };
     assert_eq!(all(&own), 4);
@@ -439,13 +441,7 @@ fn what_is_left_out_names_the_services_that_take_most() {
             slices: Some(Objects::new()),
             ..Known::default()
         };
-        let here = Here {
-            node: "n1",
-            zone: None,
-            addresses: &[],
-            name_servers: &[],
-        };
-        served.take(&Arc::new(known), here);
+        served.take(&Arc::new(known), HERE);
         served.left_out()
     };
     let first = left_out(&own);
@@ -483,12 +479,6 @@ fn a_namespace_of_which_the_node_keeps_no_more_than_keys_is_not_served_and_says_
         }],
         ..Service::default()
     };
-    let here = Here {
-        node: "n1",
-        zone: None,
-        addresses: &[],
-        name_servers: &[],
-    };
     let whole = Objects::from([
         (named("default", "kubernetes"), Arc::new(service(1))),
         (named("default", "web"), Arc::new(service(2))),
@@ -504,24 +494,24 @@ fn a_namespace_of_which_the_node_keeps_no_more_than_keys_is_not_served_and_says_
         })
     };
     let mut served = Served::default();
-    served.take(&known(&whole, &[]), here);
+    served.take(&known(&whole, &[]), HERE);
     assert_eq!(served.all().len(), 3);
-    let Moves { before, after } = served.take(&known(&whole, &["default"]), here);
+    let Moves { before, after } = served.take(&known(&whole, &["default"]), HERE);
     assert_eq!((before.len(), after.len(), served.all().len()), (1, 0, 2));
     assert!(served.left_out().has(&named("default", "web")));
     assert!(!served.left_out().has(&named("default", "kubernetes")));
-    served.take(&known(&whole, &[]), here);
+    served.take(&known(&whole, &[]), HERE);
     assert_eq!(served.left_out(), LeftOut::default());
     let mut less = whole.clone();
     let without = service(2).without_content();
     assert_eq!((&*without.uid, without.ports.len()), ("uid-2", 0));
     less.insert(named("default", "web"), Arc::new(without));
-    served.take(&known(&less, &[]), here);
+    served.take(&known(&less, &[]), HERE);
     assert_eq!(served.all().len(), 2);
     let left_out = served.left_out();
     let blamed: Vec<_> = left_out.new_since(&LeftOut::default()).cloned().collect();
     assert_eq!(blamed[0], named("default", "web"));
-    served.take(&known(&whole, &[]), here);
+    served.take(&known(&whole, &[]), HERE);
     assert_eq!(served.all().len(), 3);
 }
 
@@ -551,17 +541,11 @@ fn services_share_their_keys_with_their_slices_and_claims() {
             ..Known::default()
         })
     };
-    let here = Here {
-        node: "n1",
-        zone: None,
-        addresses: &[],
-        name_servers: &[],
-    };
     let mut served = Served::default();
     let is_own = |key: &Arc<Key>| Arc::ptr_eq(key, &service);
     // The service is new, then only its slice has changed.
     for foreign in [false, true] {
-        served.take(&known(foreign), here);
+        served.take(&known(foreign), HERE);
         assert_eq!((served.slices.len(), served.claims.len()), (1, 1));
         assert!(served.slices.iter().all(|(of, _)| is_own(of)));
         let is_its = |claim: &Claim| matches!(claim, Claim::Service(own) if is_own(own));
